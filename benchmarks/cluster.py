@@ -85,7 +85,7 @@ def head(nodes: int, count: int) -> None:
     """Do one run, and print its figures."""
     from harness.tools.cluster.engine import Host
     from harness.tools.cluster.head import Head
-    from harness.tools.cluster.wanted import ClusterRequest
+    from harness.tools.cluster.sessions import ClusterRequest
     from tests.tools.cluster.fake_rules import fake_rules
 
     own = (sys.executable, str(Path(__file__).resolve()))

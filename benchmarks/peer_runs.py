@@ -36,9 +36,9 @@ manifest["skip_ops"] = sorted({{each.name for each in op_db}} - {operators!r})
 
 #: The module that TorchCTS imports for the software device.
 _SOFT = """
-from harness.sim.softdevice import build, loading
+from harness.sim.softdevice import build
 
-loading.load_software_device(build.build_softdevice())
+build.load_software_device(build.build_softdevice())
 """
 
 

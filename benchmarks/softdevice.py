@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.sim.softdevice import build, loading
+from harness.sim.softdevice import build
 
 
 def resident() -> float:
@@ -36,7 +36,7 @@ def main() -> None:
     import torch
 
     begin = time.perf_counter()
-    loading.load_software_device(library)
+    build.load_software_device(library)
     there, here = torch.zeros(16, device="soft"), torch.zeros(16)
     torch.accelerator.synchronize()
     print(

@@ -20,7 +20,7 @@ from harness.backends.backend import Backend
 from harness.backends.table import BACKENDS
 from harness.collection import scope
 from harness.collection.scope import CaseScope, IgnoredMarksPlugin
-from harness.configuration import command_line, options, other_plugins
+from harness.configuration import command_line, options
 from harness.configuration.command_line import CommandLine
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
@@ -147,7 +147,7 @@ def _configure_xdist_worker(config: pytest.Config) -> None:
     given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
     context = RunContext.from_json(given[worker_messages.CONTEXT_KEY])
     if context.isolation != "none":
-        other_plugins.disable_unused_snapshot_checks(config)
+        options.disable_unused_snapshot_checks(config)
         stop_signals.leave_to_controller()
     stop_signals.release()  # a signal that came before, and is not ignored, is handled now
     if config.invocation_params.args == context.root_args and (wrong := context.root.difference(RootFolder.of(config))):
@@ -173,7 +173,7 @@ def _configure_controller(config: pytest.Config) -> None:
     if run.context.echo and run.context.isolation != "none":
         config.option.showcapture = "no"  # it has been shown
     if run.context.isolation != "none":
-        run.notes += other_plugins.disable_unused_snapshot_checks(config)
+        run.notes += options.disable_unused_snapshot_checks(config)
     config.pluginmanager.register(hooks.ControllerHooks(run, config), "harness-controller")
     if config.getoption("dist", "no") != "no":
         config.pluginmanager.register(compact_reports.ExpandReportsPlugin(), "harness-compact-reports")

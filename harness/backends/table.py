@@ -16,12 +16,52 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from harness.backends import cpu, cuda, simcuda
+from harness.backends import cuda, simcuda
 from harness.backends.backend import Backend, DeviceKind
 from harness.core.errors import HarnessError
 from harness.core.text import single_line
+
+
+class CpuBackend(Backend):
+    """The CPU has no state of its own that could be initialised, seeded or counted."""
+
+    def is_initialized(self, torch: ModuleType) -> bool:  # noqa: ARG002
+        return False
+
+    def device_count(self, torch: ModuleType) -> int:  # noqa: ARG002
+        return 0
+
+    def synchronize(self, torch: ModuleType, index: int) -> None:
+        pass
+
+    def seed(self, torch: ModuleType, seed: int) -> None:
+        pass
+
+    def empty_cache(self, torch: ModuleType) -> None:
+        pass
+
+    def properties(self, torch: ModuleType, index: int) -> Mapping[str, Any]:  # noqa: ARG002
+        return {}
+
+    def counters(self) -> None:
+        return None
+
+
+CPU = CpuBackend(
+    kind="cpu",
+    inventory="harness.devices.inventory:cpu_inventory",
+    noun="the CPU",
+    label="CPU",
+    no_gpu="the device is the cpu",
+    uuid_prefixes=("cpu",),
+    hardware=False,
+    implied={"devices": "==1", "device_count": "==1", "ranks": "==8"},
+    ignored_meters=(),
+)
+
 
 #: The entry points with registrations.
 GROUP = "gpu_conformance.backends"
@@ -95,7 +135,7 @@ class BackendTable(Mapping[DeviceKind, Backend]):
 
 
 #: By kind, in the order of reports.
-BACKENDS = BackendTable((cuda.BACKEND, simcuda.BACKEND, cpu.BACKEND))
+BACKENDS = BackendTable((cuda.BACKEND, simcuda.BACKEND, CPU))
 
 
 def is_file(name: str) -> bool:
@@ -139,7 +179,7 @@ def is_known(kind: str) -> bool:
 def known_kinds() -> tuple[DeviceKind, ...]:
     """Return all kinds that are known without a query to torch."""
     outside = sorted({*BACKENDS, *registered_kinds()} - {*_OWN})
-    return (*(kind for kind in _OWN if kind != cpu.BACKEND.kind), *outside, cpu.BACKEND.kind)
+    return (*(kind for kind in _OWN if kind != CPU.kind), *outside, CPU.kind)
 
 
 def activate(name: str, environ: MutableMapping[str, str] = os.environ) -> Backend:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import say, say_lines
+from harness.cli.console import say, say_lines, shell_words
 from harness.core.secrets import mask_command
 
 if TYPE_CHECKING:
     from harness.tools.cluster.engine import Allocation, Engine
-    from harness.tools.cluster.run import ClusterOptions
+    from harness.tools.cluster.sessions import ClusterRequest
 
 app = typer.Typer(help="Run on many hosts: with Slurm, with ssh, or as a Kubernetes Job.", no_args_is_help=True)
 
@@ -139,11 +139,11 @@ def run(
     not begin, 4 usage error, 5 no case ran.
     """
     from harness.tools.cluster.engine import JOB_ID
-    from harness.tools.cluster.run import ClusterOptions
+    from harness.tools.cluster.sessions import ClusterRequest
 
-    words = _launcher_words(launcher)
+    words = shell_words("--launcher", launcher)
     container = {"--container-image": container_image, "--container-mounts": container_mounts}
-    chosen = ClusterOptions(
+    chosen = ClusterRequest(
         arguments=tuple(arguments),
         argv=tuple(mask_command(["harness", *sys.argv[1:]])),
         results_dir=results_dir,
@@ -164,18 +164,6 @@ def run(
         _run(chosen, _made_engine(engine, nodes, hosts, python, words, ssh_config, container, allocation))
 
 
-def _launcher_words(text: str) -> tuple[str, ...]:
-    """Return the words of ``--launcher``. Raise EngineError."""
-    import shlex
-
-    from harness.tools.cluster.engine import EngineError
-
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise EngineError(f"--launcher={text!r}: expected words as in a shell ({error})") from None
-
-
 def _new_allocation(arguments: Sequence[str], nodes: int, options: Sequence[str]) -> Allocation:
     """Return an allocation that is requested later. Raise ClusterError, EngineError."""
     from harness.tools.cluster import engine as engines
@@ -186,7 +174,7 @@ def _new_allocation(arguments: Sequence[str], nodes: int, options: Sequence[str]
     return engines.Allocation(nodes, options)
 
 
-def _run(chosen: ClusterOptions, engine: Engine) -> None:
+def _run(chosen: ClusterRequest, engine: Engine) -> None:
     """Run the suites. Raise typer.Exit with the status of the run unless it is 0."""
     from harness.core.errors import WriteError
     from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED
@@ -257,7 +245,7 @@ def manifest(
 
     The comments at the top of the manifest give the next commands.
     """
-    from harness.tools.cluster import manifest as manifests
+    from harness.tools.cluster import kubernetes as manifests
 
     wanted = manifests.ManifestRequest(
         image=image,

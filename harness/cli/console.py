@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
+from harness.core.errors import HarnessError
 from harness.core.text import inert_line
 
 if TYPE_CHECKING:
@@ -43,6 +45,14 @@ def make_console(*, err: bool = False) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNLIMITED
     return console
+
+
+def shell_words(option: str, text: str) -> tuple[str, ...]:
+    """Return the words of an option's value, split as a shell does. Raise HarnessError."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise HarnessError(f"{option}={text!r}: expected words as in a shell ({error})") from None
 
 
 def with_verbatim_help(command: Any) -> Any:

@@ -1,13 +1,16 @@
-"""``harness package`` and ``harness verify``: pack a run as evidence, and verify such an archive."""
+"""Statements about a run: ``harness conformance``, and ``harness package`` and ``harness verify`` for evidence."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
 
 from harness.cli.console import say
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import EXIT_RED
 from harness.core.text import format_count
 
@@ -37,11 +40,11 @@ def package(
     Exit status: 0 packed, even if the run is red; 1 harness verify would refuse the archive; 4 RUN is not a run
     directory or FILE cannot be written.
     """
-    from harness.tools.evidence import signature
+    from harness.tools.evidence import archive
     from harness.tools.evidence.package import Package
 
     if sign is not None and not sign.is_file():
-        raise signature.SignatureError(f"--sign={str(sign)!r}: there is no such key")
+        raise archive.SignatureError(f"--sign={str(sign)!r}: there is no such key")
     run = Package.of(run_dir)
     refused = [problem for problem in run.problems if not (problem.unfinished and unfinished)]
     if refused:
@@ -62,7 +65,7 @@ def package(
     if not manifest.complete:
         say("the run is not complete: harness verify refuses the archive")
     if sign is not None:
-        say(f"signed: {signature.sign_archive(out, sign)}")
+        say(f"signed: {archive.sign_archive(out, sign)}")
 
 
 def _must_pass_list(name: str) -> Path:
@@ -108,7 +111,7 @@ def verify(
     Exit status: 0 verified; 1 refused; 4 FILE cannot be read as an archive, or a signature cannot be examined.
     """
     from harness.gating import mustpass
-    from harness.tools.evidence import signature
+    from harness.tools.evidence import archive
     from harness.tools.evidence import verify as verification
     from harness.tools.evidence.archive import ArchiveError
 
@@ -123,8 +126,8 @@ def verify(
         verified = verification.verify_archive(file, evidence, demands, max_size << 20)
         problems, who = list(verified.problems), ""
         if signers is not None:
-            who, problem = signature.signature_problem(
-                file, signature_file or signature.signature_path(evidence), signers, identity
+            who, problem = archive.signature_problem(
+                file, signature_file or archive.signature_path(evidence), signers, identity
             )
             problems += [problem] if problem else []
         if problems or verified.record is None or verified.manifest is None:
@@ -134,7 +137,7 @@ def verify(
         for line in verification.verification_lines(verified.record, verified.manifest):
             say(line)
         say("  shown: its files are unchanged since they were packed, and the results follow from its journal")
-        say(f"  signed by {who}" if who else _unsigned(signature.signature_path(evidence)))
+        say(f"  signed by {who}" if who else _unsigned(archive.signature_path(evidence)))
         if extract is not None:
             verification.extract_archive(file, extract)
             say(f"  extracted into {extract}")
@@ -162,3 +165,78 @@ def _unsigned(signature: Path) -> str:
     """Return the line about an archive whose signature was not examined."""
     there = f"; {signature} was not examined" if signature.exists() else ""
     return f"  not verified: who made it, and whether all of it was forged; --signers verifies this{there}"
+
+
+class ConformanceError(HarnessError):
+    """The run has no result to state."""
+
+
+def conformance(
+    run_dir: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="The run directory.", show_default=False)
+    ] = None,
+    level: Annotated[
+        list[str] | None, typer.Option("--level", metavar="NAME", help="Only this level; may be repeated.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write the statement as JSON to this file.")
+    ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Write conformance.json into RUN, which harness package packs and harness verify proves."
+        ),
+    ] = False,
+    update_lists: Annotated[
+        bool,
+        typer.Option("--update-lists", help="Write the lists of all levels from the cases in suites, instead."),
+    ] = False,
+) -> None:
+    """State which levels of conformance the device of a run passed or failed, and which do not apply.
+
+    The levels are those of configs/conformance, here or of this installation. Exit status 1: a level is failed or
+    incomplete.
+    """
+    from harness.gating import levels
+
+    configs = _configs()
+    if update_lists:
+        from harness.catalog.catalog import collect_catalog
+
+        collected = collect_catalog(levels.folders(configs))
+        # The cases of a run without options.
+        entries = {entry.id: entry.requires for entry in collected if not entry.extended}
+        for listed in levels.update_lists(configs, entries):
+            say(f"{listed.name}: {format_count(len(listed.ids), 'case')}, {listed.hash}")
+        return
+    if run_dir is None:
+        raise ConformanceError("no run is named: give its directory, such as results/20261126-120000-abcdef")
+    from harness.journal import environment
+    from harness.journal.ledger import Ledger
+    from harness.tools import conformance as tool
+
+    ledger = Ledger.of(run_dir)
+    try:
+        facts = json.loads((run_dir / environment.FILE_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConformanceError(f"cannot read {environment.FILE_NAME} of {str(run_dir)!r}") from error
+    chosen = levels.load_levels(configs, level or ())
+    statement = tool.make_statement(ledger, tool.software_of(facts), chosen)
+    for line in tool.statement_lines(statement):
+        say(line)
+    if output is not None:
+        output.write_text(json.dumps(statement.as_json(), indent=2) + "\n", encoding="utf-8")
+    if keep:
+        with convert_to_write_error(f"{str(run_dir)!r}"):
+            write_atomically(run_dir / tool.FILE_NAME, tool.kept_bytes(statement, chosen))
+    if any(result.state in (tool.FAILED, tool.INCOMPLETE) for result in statement.levels):
+        raise typer.Exit(EXIT_RED)
+
+
+def _configs() -> Path:
+    """Return the folder of configurations, here or of this installation."""
+    if Path("configs/conformance").is_dir():
+        return Path("configs")
+    from harness.cli.installed import Home
+
+    return Home.find().folder / "configs"

@@ -19,20 +19,18 @@ from typer.core import TyperGroup
 from harness import __version__
 from harness.backends.table import BACKENDS, parse_device
 from harness.cli.backend import app as backend
+from harness.cli.backend import faults
 from harness.cli.cluster import app as cluster
-from harness.cli.conformance import conformance
 from harness.cli.console import make_console, say, say_lines, say_styled, with_verbatim_help
 from harness.cli.diff import diff
-from harness.cli.durations import durations
-from harness.cli.evidence import package, verify
-from harness.cli.faults import app as faults
+from harness.cli.evidence import conformance, package, verify
 from harness.cli.history import app as history_app
-from harness.cli.import_ import import_
+from harness.cli.installed import run
 from harness.cli.matrix import app as matrix
 from harness.cli.notify import notify
 from harness.cli.ready import ready
 from harness.cli.report import app as report
-from harness.cli.run import run
+from harness.cli.report import durations, import_
 from harness.cli.sim import app as sim
 from harness.cli.waivers import app as waivers
 from harness.core.errors import HarnessError
@@ -406,7 +404,7 @@ def _print_entries(entries: list[CatalogEntry], format_: Format) -> None:
 
         say_lines(catalog_json(entries))
     elif format_ is Format.MARKDOWN:
-        from harness.catalog.suites_page import suites_page
+        from harness.catalog.catalog import suites_page
 
         say_lines(suites_page(entries, Path()))
     else:
@@ -416,8 +414,8 @@ def _print_entries(entries: list[CatalogEntry], format_: Format) -> None:
 def _promised(entries: list[CatalogEntry], name: str, configs: Path) -> list[CatalogEntry]:
     """Return the cases whose requirements this kind of hardware promises to meet."""
     from harness.gating import requirements
-    from harness.gating.hardware import load_hardware
     from harness.gating.implication import implication
+    from harness.gating.profiles import load_hardware
 
     kind = load_hardware(name, configs, Path()).value
     promised = requirements.parse_requirements({**kind.device, **kind.offers})

@@ -8,18 +8,18 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli import ready_fleet
-from harness.cli.console import make_console, say, say_lines, say_styled
+from harness.cli.console import make_console, say, say_lines, say_styled, shell_words
 from harness.core.errors import HarnessError
 
 if TYPE_CHECKING:
-    from harness.gating.hardware import Hardware
+    from harness.gating.profiles import Hardware
+    from harness.ready.fleet import FleetReport, NodeAnswer
     from harness.ready.health_event import Connector
     from harness.ready.model import NodeReport
     from harness.ready.rules import Rule
@@ -86,17 +86,60 @@ def ready(
             help="Also send the verdict to NVSentinel, at unix:///path; auto: at $PLATFORM_CONNECTOR_SOCKET.",
         ),
     ] = "",
-    hosts: ready_fleet.Hosts = "",
-    hostfile: ready_fleet.Hostfile = None,
-    slurm: ready_fleet.InSlurm = False,
-    local: ready_fleet.Local = 0,
-    fabric: ready_fleet.WithFabric = False,
-    lists: ready_fleet.Lists = Path(),
-    parallel: ready_fleet.Parallel = 128,
-    answer_limit: ready_fleet.AnswerLimit = "",
-    python: ready_fleet.Python = "",
-    launcher: ready_fleet.Launcher = "",
-    ssh_config: ready_fleet.SshConfig = None,
+    hosts: Annotated[
+        str, typer.Option(metavar="LIST", help="Check these nodes by ssh, such as a[1-64],b7.", rich_help_panel=PANEL)
+    ] = "",
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Check the nodes in a file by ssh, one per line.", rich_help_panel=PANEL),
+    ] = None,
+    slurm: Annotated[
+        bool,
+        typer.Option("--slurm", help="Check the nodes of the Slurm allocation of this process.", rich_help_panel=PANEL),
+    ] = False,
+    local: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Check this machine N times, for a trial.", rich_help_panel=PANEL)
+    ] = 0,
+    fabric: Annotated[
+        bool,
+        typer.Option(
+            "--fabric",
+            help="Then test all good nodes together, and fewer and fewer if they fail, until a node or link is named.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
+    lists: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="The folder for ready.txt and not_ready.txt, the nodes as LIST.", rich_help_panel=PANEL
+        ),
+    ] = Path(),
+    parallel: Annotated[
+        int, typer.Option(min=1, max=1024, metavar="N", help="Nodes that are asked at a time.", rich_help_panel=PANEL)
+    ] = 128,
+    answer_limit: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="When the answer of a node must be there. Default: the budget and 45 s.",
+            rich_help_panel=PANEL,
+        ),
+    ] = "",
+    python: Annotated[
+        str,
+        typer.Option(metavar="PATH", help="The Python on the nodes. Default: the current one.", rich_help_panel=PANEL),
+    ] = "",
+    launcher: Annotated[
+        str,
+        typer.Option(
+            metavar="WORDS",
+            help="Command prefix for Python, such as 'apptainer exec --nv IMAGE'.",
+            rich_help_panel=PANEL,
+        ),
+    ] = "",
+    ssh_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An ssh configuration file.", rich_help_panel=PANEL)
+    ] = None,
 ) -> None:
     """Is this node ready for work? One verdict, the worst problem first, and one next step.
 
@@ -120,15 +163,16 @@ def ready(
         raise typer.BadParameter(
             "--fabric tests nodes together: expected --hosts, --hostfile, --slurm or --local with it"
         )
+    words = shell_words("--launcher", launcher)
     with _without_verdict(as_nagios=as_nagios):
         if many:
-            status = ready_fleet.check(
+            status = _check_fleet(
                 ("cuda" if device == "auto" else device) if fabric else "",
                 lists,
                 strict=strict,
                 as_json=as_json,
-                launcher=launcher,
-                python=python,
+                launcher=words,
+                python=python or sys.executable,
                 hosts=hosts,
                 hostfile=hostfile,
                 slurm=slurm,
@@ -205,7 +249,7 @@ def _hardware(name: str) -> tuple[str, Hardware] | None:
     if not name:
         return None
     from harness.cli.installed import Home
-    from harness.gating.hardware import load_hardware
+    from harness.gating.profiles import load_hardware
 
     here = Path("configs")
     configs = here if here.is_dir() or "/" in name else Home.find().folder / "configs"
@@ -273,3 +317,54 @@ def _print(report: NodeReport, *, strict: bool, as_json: bool, as_nagios: bool, 
             say_styled(console, line, None if verdict is None else STYLES[verdict.value])
         say(outputs.reason(report))
     return 0 if report.verdict.allows_work(strict=strict) else 1
+
+
+PANEL = "Many nodes"
+#: Lines of progress about a fleet.
+_PROGRESS = 10
+
+
+def _check_fleet(fabric: str, lists: Path, *, strict: bool, as_json: bool, **request: Any) -> int:
+    """Check all nodes, print the table, and write the lists. Return the exit status. Raise HarnessError.
+
+    `fabric`: the kind of devices to test together; empty for none. `request`: see `harness.ready.fleet`.
+    """
+    from harness.ready import fleet
+
+    asked = fleet.FleetRequest(**request)
+    report = fleet.check_fleet(asked, _progress())
+    if fabric:
+        report = fleet.check_fabric(asked, report, fabric, lambda line: say(f"harness: {line}", err=True))
+    written = fleet.write_lists(report, lists, strict=strict)
+    _print_fleet(report, written, as_json=as_json)
+    broken = report.fabric is not None and report.fabric.broken
+    return 1 if broken or report.nodes(ready=False, strict=strict) or not report.answers else 0
+
+
+def _progress() -> Callable[[NodeAnswer, int], None]:
+    """Return what says how many nodes have answered, in some ten lines."""
+    answered = 0
+
+    def tell(_answer: NodeAnswer, left: int) -> None:
+        nonlocal answered
+        answered += 1
+        total = answered + left
+        if left and answered % max(1, total // _PROGRESS) == 0:
+            say(f"harness: {answered} of {total} nodes have answered", err=True)
+
+    return tell
+
+
+def _print_fleet(report: FleetReport, lists: tuple[Path, Path], *, as_json: bool) -> None:
+    from harness.ready import fleet
+
+    if as_json:
+        import json
+
+        say_lines(json.dumps(fleet.as_plain(report), indent=2))
+        return
+    console = make_console(err=True)
+    for line, verdict in fleet.table(report):
+        say_styled(console, line, None if verdict is None else STYLES[verdict.value])
+    say(f"written: {lists[0]}, {lists[1]}", err=True)
+    say(fleet.summary(report))

@@ -1,4 +1,4 @@
-"""``harness report DIR``, ``harness report merge``, and one command per report format."""
+"""``harness report``, with one command per format, and the other commands on run directories: import, durations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.cli.console import make_console, say, say_styled
+from harness.cli.console import make_console, say, say_lines, say_styled
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 from harness.core.text import format_count
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from harness.journal.reader import JournalContents
     from harness.journal.stored_run import StoredRun
     from harness.reporting.junit import JunitReport
-
 
 _STANDARD_OUTPUT = "-"
 _RunDir = Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")]
@@ -102,7 +101,7 @@ def html(
 
     Exit status 4: nothing was written, because RUN_DIR has no journal of a run or the file cannot be written.
     """
-    from harness.devices.capabilities import format_bytes
+    from harness.core.text import format_bytes
     from harness.reporting.page import report
 
     path = report.write_html_report(run_dir, out=out)
@@ -171,7 +170,7 @@ def markdown(
     if annotations and out == _STANDARD_OUTPUT:
         raise ReportError('--annotations prints to standard output: add -o FILE, for example -o "$GITHUB_STEP_SUMMARY"')
     with _results(run_dir) as (results, facts):
-        _write(out, [github.job_summary(results, facts)], append=True)
+        _write(out, github.job_summary(results, facts), append=True)
         for command in github.workflow_commands(results) if annotations else ():
             say(command)
 
@@ -300,10 +299,10 @@ def _print_report(
 ) -> None:
     """Print the summary of the run as at its end, and the facts that only its journal has."""
     from harness.core.text import single_line
-    from harness.reporting import plot, terminal
+    from harness.reporting import repetitions, terminal
 
     console = make_console()
-    blocks = plot.can_encode_blocks(console.encoding)
+    blocks = repetitions.can_encode_blocks(console.encoding)
 
     def line(text: str, style: str | None = None) -> None:
         # No line breaks, so that the reproducing command stays on one line for copying.
@@ -332,3 +331,74 @@ def _print_report(
         )
     line(f"exit status {ledger.run_exit_status()}")
     line(written.text)
+
+
+def import_(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="JUnit XML of gtest, ctest, pytest and others.")
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The tool or suite: the first part of case ids.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="A new run directory.")],
+    device: Annotated[
+        str, typer.Option("--device", metavar="LABEL", help="The name of the device, such as 'NVIDIA H100 80GB HBM3'.")
+    ] = "",
+) -> None:
+    """Make a run directory from JUnit files, for harness report, harness diff and harness matrix.
+
+    The ids of cases are NAME/CLASS::CASE, or NAME/SUITE::CASE for a case without a class. DIR gets a journal,
+    environment.json, junit.xml and report.html. These files name NAME as the tool that ran the cases, and have
+    the SHA-256 of each FILE. harness package refuses DIR, because the harness did not run the cases.
+
+    Exit status: 0 if the results were imported, also red ones; 4 if a FILE is no JUnit file or DIR cannot be written.
+    """
+    from harness.fleet import junit_import
+    from harness.fleet.junit_import import Wanted
+    from harness.journal import journal, reader
+    from harness.reporting import junit
+    from harness.reporting.page import report
+
+    argv = ["harness", "import", *map(str, files), "--name", name, "-o", str(out)]
+    argv += ["--device", device] if device else []
+    result = junit_import.write(Wanted(files, name, device, argv), out)
+    junit.write_junit(out)
+    report.write_html_report(out, reader.read_run_journal(out / journal.FILE_NAME))
+    for finding in result.findings:
+        say(f"FINDING imported_totals: {finding}")
+    say(f"imported {result.text}")
+    say(f"results: {out}")
+
+
+def durations(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR...", help="Run directories of complete runs: two or more, in different orders."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: print it.")
+    ] = None,
+) -> None:
+    """Write the durations of slow test files, from the journals of runs, as configs/durations.yaml.
+
+    A run starts the longest cases first. Durations come from results/history.json, which runs maintain, and from this
+    file for cases without history. Regenerate the file after large changes of the suites.
+
+    Exit status 4: a RUN_DIR has no journal of a run, or no case ran in any of them.
+    """
+    from harness.core.atomic import write_atomically
+    from harness.core.errors import HarnessError
+    from harness.scheduling import durations
+    from harness.scheduling.durations import DurationHistory
+
+    runs = [DurationHistory.of_runs([path]).seconds for path in run_dirs]
+    if not any(runs):
+        raise HarnessError(f"no case ran in {', '.join(repr(str(path)) for path in run_dirs)}")
+    slow = durations.measured_slow_files(runs)
+    text = durations.slow_files_text(slow)
+    if out is None:
+        say_lines(text)
+        return
+    write_atomically(out, text.encode())
+    cases = len({case for run in runs for case in run})
+    say(f"wrote {out}: {len(slow.files)} slow test files, from {cases} cases in {len(runs)} runs")

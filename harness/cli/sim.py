@@ -177,7 +177,7 @@ def doctor() -> None:
     Exit status: 0; 1 if something does not run that does elsewhere; 4 if the simulation is not possible here.
     """
     from harness.core.outcome import EXIT_RED
-    from harness.sim.simcuda import doctor as doctors
+    from harness.sim.simcuda import machine as doctors
 
     environ = _environment(None, None, None)
     say_lines("\n".join(doctors.describe_environment(environ)))
@@ -241,7 +241,7 @@ def import_(
 
 def _recipes() -> list[BuildRecipe]:
     from harness.devices import software
-    from harness.sim.interposer.build import interposer_recipe
+    from harness.sim.interposer.front import interposer_recipe
     from harness.sim.native import toolchain
     from harness.sim.simcuda.build import simcuda_recipe
     from harness.sim.simcuda.toolchain import find_simcuda_toolchains

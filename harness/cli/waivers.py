@@ -126,9 +126,9 @@ def _catalog(path: Path | None) -> Mapping[str, Marks] | None:
     from harness.gating import requirements
 
     if path.suffix == ".json":
-        from harness.catalog import catalog_file
+        from harness.catalog.catalog import read_catalog
 
-        cases: Mapping[str, Marks] = {case.id: case.requires for case in catalog_file.read_catalog(path)}
+        cases: Mapping[str, Marks] = {case.id: case.requires for case in read_catalog(path)}
     else:
         from harness.catalog.catalog import collect_catalog
 
@@ -147,8 +147,8 @@ def _hardware(folder: Path | None) -> Mapping[str, Sequence[Condition]] | None:
     if folder is None:
         return None
     from harness.gating.configfile import load_config
-    from harness.gating.hardware import Hardware
     from harness.gating.lint import declared_conditions
+    from harness.gating.profiles import Hardware
 
     if not folder.is_dir():
         raise InputError(f"{str(folder)!r} is not a folder: give a folder of hardware files")

@@ -11,8 +11,8 @@ import pytest
 from harness import marks
 from harness.collection.scope import CaseScope
 from harness.core.text import single_line, truncate_middle
-from harness.gating.clauses import RANKS
 from harness.gating.policy import Policy, selects_marked
+from harness.gating.requirements import RANKS
 from harness.scheduling.order import Reach, Selection
 
 #: The id with which a case was collected. xdist's ``loadgroup`` changes the node id later, and only in workers.

@@ -13,7 +13,7 @@ from harness.collection import description, foreign_plugins
 from harness.collection.description import CollectionDescription, MarkRecord, NodeRecord
 from harness.collection.scope import CaseScope
 from harness.core.caseid import digest_of_ids
-from harness.gating import types
+from harness.gating import requirements
 from harness.protocol import reports
 
 
@@ -126,7 +126,7 @@ class CollectionRecorder:
             node = self._items.get(node.nodeid, node)  # if there are two nodes, the one that all plugins have seen
             names = getattr(getattr(node, "function", None), "__dict__", ())
             more["location"] = node.location
-            more["types"] = types.parameter_types(node)
+            more["types"] = requirements.parameter_types(node)
             more["attributes"] = tuple(name for name in names if name != "pytestmark" and not name.startswith("_"))
         elif node.nodeid in self._collected:
             node, report = self._collected[node.nodeid]

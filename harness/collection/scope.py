@@ -17,7 +17,7 @@ import pytest
 from harness import fixtures, marks
 from harness.configuration import options, values
 from harness.core.errors import HarnessError
-from harness.gating import requirements, types, waivers
+from harness.gating import requirements, waivers
 from harness.marks import NAMES, declared_by_others
 from harness.protocol import worker_messages
 
@@ -213,7 +213,7 @@ def _check_leaks(item: pytest.Item) -> None:
 #: Functions that read a mark, and raise HarnessError if it is invalid.
 _CHECKS: tuple[tuple[str, Callable[[pytest.Item], object]], ...] = (
     ("requires", lambda item: requirements.requirements_from_marks(marks.marks_of(item, "requires"))),
-    ("types", lambda item: types.types_needed((), marks.marks_of(item, "types"))),
+    ("types", lambda item: requirements.types_needed((), marks.marks_of(item, "types"))),
     ("timeout", lambda item: values.case_time_limit(marks.marks_of(item, "timeout"), 1.0, 1.0)),
     ("leaks", _check_leaks),
     ("keeps", fixtures.kept),

@@ -48,7 +48,7 @@ class RunContext:
       red.
     - `node`: the name of this node, if the session is one of a cluster run; else empty.
     - `taken`: the short forms of the harness's options that other plugins have declared.
-    - `carried`: those of the run's arguments that a reproduce line has, see `harness.configuration.carried`.
+    - `carried`: those of the run's arguments that a reproduce line has, see `harness.configuration.arguments`.
     - `backend`: the registrations of ``--backend``.
     - `endurance`: the seconds of ``--endurance``.
     - `echo`: what cases print is shown at once (pytest's ``-s``).

@@ -18,7 +18,7 @@ from harness import _compat, marks
 from harness.backends.table import labels
 from harness.collection import foreign_plugins
 from harness.collection.cases import collection_error, internal_error
-from harness.configuration import command_line, other_plugins
+from harness.configuration import command_line, options
 from harness.configuration.context import RunContext
 from harness.controller.plan import Plan
 from harness.controller.run import Run
@@ -28,7 +28,7 @@ from harness.journal.identity import version_of
 from harness.journal.ledger import Ledger
 from harness.progress.signs_of_life import SignsOfLife
 from harness.protocol import reports, worker_messages
-from harness.reporting import plot, terminal
+from harness.reporting import repetitions, terminal
 from harness.scheduling.workers import HandedOut
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class ControllerHooks:
         if status == int(exitstatus):  # a plugin or a conftest may have changed the status
             status = int(session.exitstatus)
         session.exitstatus = self._run.report(status)
-        other_plugins.leave_out_idle_hypothesis(self._config)
+        options.leave_out_idle_hypothesis(self._config)
         if message is not None or int(exitstatus) == EXIT_INTERNAL:  # pytest shows no summary then
             self._show_summary()
         if message is not None:  # pytest takes the exit status from the exception
@@ -299,7 +299,7 @@ class ControllerHooks:
             terminalreporter.section("harness")
             for remark in (*self._run.durations.remarks, *self._run.record.remarks):
                 terminalreporter.line(remark)
-            blocks = plot.can_encode_blocks(sys.stdout.encoding)
+            blocks = repetitions.can_encode_blocks(sys.stdout.encoding)
             ledger, run_dir = self._run.record.ledger, self._run.run_dir
             for line in terminal.terminal_summary(ledger, run_dir, blocks=blocks, after_pytest=True):
                 terminalreporter.line(line)

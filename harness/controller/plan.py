@@ -24,8 +24,7 @@ from harness.sim.native import faults
 
 if TYPE_CHECKING:
     from harness.gating.configfile import Loaded
-    from harness.gating.hardware import Hardware
-    from harness.gating.profiles import Profile
+    from harness.gating.profiles import Hardware, Profile
 
 
 #: The capabilities of each device of a run, by UUID.
@@ -58,9 +57,9 @@ class Plan:
         problems = []
         for uuid, capabilities in machine.items():
             if self.hardware is not None:
-                from harness.gating import hardware
+                from harness.gating import profiles
 
-                unmet = hardware.hardware_mismatches(self.hardware, capabilities)
+                unmet = profiles.hardware_mismatches(self.hardware, capabilities)
                 problems += [
                     f"device {uuid} does not match hardware {self.policy.hardware}: {mismatch.text}"
                     for mismatch in unmet
@@ -81,7 +80,7 @@ class Plan:
         """Return the problems known before collection: broken promises of the machine, and faulty waivers."""
         problems: list[ConfigProblem] = []
         if self.hardware is not None:
-            from harness.gating import hardware
+            from harness.gating import profiles
 
             problems += [
                 ConfigProblem(
@@ -89,7 +88,7 @@ class Plan:
                     f"hardware {self.policy.hardware} promises what device {uuid} does not have: {unmet.text}",
                 )
                 for uuid, capabilities in machine.items()
-                for unmet in hardware.broken_hardware(self.hardware, capabilities)
+                for unmet in profiles.broken_hardware(self.hardware, capabilities)
             ]
         problems += [ConfigProblem(*fault) for fault in waivers.waiver_faults(self.policy.waivers, today)]
         return problems
@@ -302,7 +301,7 @@ def _load_profile(name: str, configs: Path, base: Path) -> Loaded[Profile]:
 
 
 def _load_hardware(name: str, configs: Path, base: Path) -> Loaded[Hardware]:
-    from harness.gating.hardware import load_hardware
+    from harness.gating.profiles import load_hardware
 
     return load_hardware(name, configs, base)
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from harness.configuration import carried, command_line, options, values
+from harness.configuration import arguments as words_of
+from harness.configuration import command_line, options, values
 from harness.configuration.context import RunContext
 from harness.configuration.rootdir import RootFolder
 from harness.controller.plan import Plan
@@ -286,14 +287,14 @@ def _carried(config: pytest.Config, plan: Plan) -> tuple[str, ...]:
     """Return the arguments that a reproduce line must have, and limits that are not from the ini file."""
     words = command_line.user_arguments(config)
     taken, positional = command_line.foreign_short_flags(config), config.option.file_or_dir
-    arguments = carried.reproduce_arguments(words, positional, config.getini("addopts"), taken)
+    kept = words_of.reproduce_arguments(words, positional, config.getini("addopts"), taken)
     for name in ("case_timeout", "timeout_multiplier", "leak_check", "race_check", "endurance"):
         option, value = options.OPTIONS[name], plan.settings[name]
         if value != options.resolve_option(name, None, {}, config.getini(option.dest)):
             flag = options.long_flag(option.flag) if option.flag in taken else option.flag
-            arguments.append(f"{flag}={value}".removesuffix(".0"))
+            kept.append(f"{flag}={value}".removesuffix(".0"))
     if plan.policy.floors:  # figures are compared with its floors
         option = options.OPTIONS["hardware"]
         flag = options.long_flag(option.flag) if option.flag in taken else option.flag
-        arguments.append(f"{flag}={plan.policy.hardware}")
-    return tuple(arguments)
+        kept.append(f"{flag}={plan.policy.hardware}")
+    return tuple(kept)

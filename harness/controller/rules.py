@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from harness.collection.cases import NarrowCollection, select_cases
-from harness.configuration import options, other_plugins
+from harness.configuration import options
 from harness.controller import plan, preparation
 from harness.controller.plan import Plan
 from harness.core import clock
@@ -183,4 +183,4 @@ class ListingHooks:
         select_cases(config, items, self._selection)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        other_plugins.leave_out_idle_hypothesis(session.config)
+        options.leave_out_idle_hypothesis(session.config)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,9 +12,10 @@ from pathlib import Path
 
 from harness.backends import table
 from harness.core.text import format_bytes
-from harness.devices import detectors
+from harness.devices import detectors, software
 from harness.devices.detectors import DetectionSubject
 from harness.devices.device import Detected, Device, Inventory, Value
+from harness.devices.probe import Question
 from harness.devices.prober import Prober
 
 
@@ -67,7 +70,7 @@ VOCABULARY: Mapping[str, Capability] = {
         "distinguish them",
         "the device leased to the worker",
         _NO_CONTEXT,
-        detectors.detect_kind,
+        lambda subject: Detected(subject.device.kind),
         choices=table.known_kinds,
         allows=table.is_known,
     ),
@@ -250,7 +253,11 @@ VOCABULARY: Mapping[str, Capability] = {
         detectors.detect_fabric,
     ),
     "mig": Capability(
-        ValueKind.BOOL, "whether the device is a MIG instance", "NVML", _NO_CONTEXT, detectors.detect_mig
+        ValueKind.BOOL,
+        "whether the device is a MIG instance",
+        "NVML",
+        _NO_CONTEXT,
+        lambda subject: Detected(subject.device.mig_parent is not None),
     ),
     "ecc": Capability(
         ValueKind.BOOL, "whether ECC is enabled for the device's memory", "NVML", _NO_CONTEXT, detectors.detect_ecc
@@ -260,145 +267,159 @@ VOCABULARY: Mapping[str, Capability] = {
         "whether the GPU's tensor cores multiply BF16 (compute capability 8.0 and up); emulation does not count",
         _TENSOR_CORES,
         _NO_CONTEXT,
-        detectors.detect_bf16,
+        detectors.from_architecture(detectors.BF16_FROM),
     ),
     "tf32": Capability(
         ValueKind.BOOL,
         "whether the GPU's tensor cores multiply TF32 (compute capability 8.0 and up)",
         _TENSOR_CORES,
         _NO_CONTEXT,
-        detectors.detect_tf32,
+        detectors.from_architecture(detectors.BF16_FROM),
     ),
     "fp8": Capability(
         ValueKind.BOOL,
         "whether the GPU's tensor cores multiply FP8, E4M3 and E5M2 (compute capability 8.9 and up)",
         _TENSOR_CORES,
         _NO_CONTEXT,
-        detectors.detect_fp8,
+        detectors.from_architecture(detectors.FP8_FROM),
     ),
     "cuda_graphs": Capability(
         ValueKind.BOOL,
         "whether CUDA graphs can be captured and replayed",
         "the kind of the device",
         _NO_CONTEXT,
-        detectors.detect_cuda_graphs,
+        lambda subject: Detected(not subject.no_gpu, subject.no_gpu),
     ),
     "cuda_malloc_async": Capability(
         ValueKind.BOOL,
         "whether torch's allocator can use its cudaMallocAsync backend (the device has memory pools)",
         _PROBE,
         _NO_DRIVER,
-        detectors.detect_cuda_malloc_async,
+        detectors.from_driver("cuda_malloc_async"),
     ),
     "expandable_segments": Capability(
         ValueKind.BOOL,
         "whether torch's allocator can use expandable segments (the device has virtual memory management)",
         _PROBE,
         _NO_DRIVER,
-        detectors.detect_expandable_segments,
+        detectors.from_driver("expandable_segments"),
     ),
     "nvml": Capability(ValueKind.BOOL, "whether NVML answers", "nvmlInit", _NO_CONTEXT, detectors.detect_nvml),
-    "driver": Capability(ValueKind.VERSION, "the NVIDIA driver", "NVML", _NO_CONTEXT, detectors.detect_driver),
+    "driver": Capability(
+        ValueKind.VERSION,
+        "the NVIDIA driver",
+        "NVML",
+        _NO_CONTEXT,
+        lambda subject: detectors.from_nvml(subject.inventory.driver, subject.inventory),
+    ),
     "cuda_driver": Capability(
-        ValueKind.VERSION, "the newest CUDA that the driver supports", "NVML", _NO_CONTEXT, detectors.detect_cuda_driver
+        ValueKind.VERSION,
+        "the newest CUDA that the driver supports",
+        "NVML",
+        _NO_CONTEXT,
+        lambda subject: detectors.from_nvml(subject.inventory.cuda_driver, subject.inventory),
     ),
     "cuda": Capability(
         ValueKind.VERSION,
         "the CUDA runtime that torch is built for",
         "torch/version.py, read as text",
         _NO_IMPORT,
-        detectors.detect_cuda,
+        lambda _: software.torch_cuda_version(),
     ),
     "rocm": Capability(
         ValueKind.VERSION,
         "the HIP that torch is built for",
         "torch/version.py, read as text",
         _NO_IMPORT,
-        detectors.detect_rocm,
+        lambda _: software.torch_rocm_version(),
     ),
     "cudnn": Capability(
         ValueKind.VERSION,
         "the cuDNN installed for torch",
         _LIBRARY.format(name="nvidia-cudnn-cu<major>"),
         _NO_LOADING,
-        detectors.detect_cudnn,
+        lambda subject: detectors.detect_library("cudnn", subject),
     ),
     "cublas": Capability(
         ValueKind.VERSION,
         "the cuBLAS installed for torch",
         _LIBRARY.format(name="nvidia-cublas-cu<major> or nvidia-cublas"),
         _NO_LOADING,
-        detectors.detect_cublas,
+        lambda subject: detectors.detect_library("cublas", subject),
     ),
     "nccl": Capability(
         ValueKind.VERSION,
         "the NCCL installed for torch",
         _LIBRARY.format(name="nvidia-nccl-cu<major>"),
         _NO_LOADING,
-        detectors.detect_nccl,
+        lambda subject: detectors.detect_library("nccl", subject),
     ),
     "torch": Capability(
-        ValueKind.VERSION, "PyTorch", "metadata of the distribution", _NO_IMPORT, detectors.detect_torch
+        ValueKind.VERSION, "PyTorch", "metadata of the distribution", _NO_IMPORT, lambda _: software.torch_version()
     ),
     "torchvision": Capability(
-        ValueKind.VERSION, "torchvision", "metadata of the distribution", _NO_IMPORT, detectors.detect_torchvision
+        ValueKind.VERSION,
+        "torchvision",
+        "metadata of the distribution",
+        _NO_IMPORT,
+        lambda _: software.distribution_version("torchvision"),
     ),
     "triton": Capability(
-        ValueKind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, detectors.detect_triton
+        ValueKind.VERSION, "Triton", "metadata of the distribution", _NO_IMPORT, lambda _: software.triton_version()
     ),
     "cuda_toolkit": Capability(
         ValueKind.BOOL,
         "whether torch finds a CUDA toolkit, which compiling a kernel from its text needs",
         "$CUDA_HOME, $CUDA_PATH, nvcc in $PATH, /usr/local/cuda",
         _NO_IMPORT,
-        detectors.detect_cuda_toolkit,
+        lambda _: software.find_cuda_toolkit(),
     ),
     "cpp_compiler": Capability(
         ValueKind.VERSION,
         "the C++ compiler that torch would run",
         "--version of $CXX, or of c++, g++ or clang++ in $PATH",
         "compiling anything",
-        detectors.detect_cpp_compiler,
+        lambda _: software.cpp_compiler_version(),
     ),
     "cpp_extensions": Capability(
         ValueKind.BOOL,
         "whether torch can build extensions in C++",
         "the C++ compiler, ninja in $PATH, and Python.h",
         "compiling anything",
-        detectors.detect_cpp_extensions,
+        lambda _: software.can_build_cpp_extensions(),
     ),
     "cpu_bf16": Capability(
         ValueKind.BOOL,
         "whether torch can multiply and convolve BF16 on the host's processor without a crash; results are not checked",
         "the probe does both, in a separate process with a time limit",
         "an illegal instruction in this process",
-        detectors.detect_cpu_bf16,
+        lambda subject: subject.prober.ask(Question.PROCESSOR)["cpu_bf16"],
     ),
     "python": Capability(
-        ValueKind.VERSION, "the Python interpreter", "sys.version_info", _NOTHING_RUN, detectors.detect_python
+        ValueKind.VERSION,
+        "the Python interpreter",
+        "sys.version_info",
+        _NOTHING_RUN,
+        lambda _: Detected(tuple(sys.version_info[:3])),
     ),
-    "numpy": Capability(ValueKind.VERSION, "NumPy", "metadata of the distribution", _NO_IMPORT, detectors.detect_numpy),
+    "numpy": Capability(
+        ValueKind.VERSION,
+        "NumPy",
+        "metadata of the distribution",
+        _NO_IMPORT,
+        lambda _: software.distribution_version("numpy"),
+    ),
     "platform": Capability(
         ValueKind.TEXT,
         "operating system and processor, such as linux-x86_64",
         "sys.platform and uname",
         _NOTHING_RUN,
-        detectors.detect_platform,
+        lambda _: Detected(f"{sys.platform}-{os.uname().machine}"),
     ),
 }
 
 
 # The capabilities of one device of this machine
-
-__all__ = [
-    "VOCABULARY",
-    "Capabilities",
-    "Capability",
-    "ValueKind",
-    "detect_capabilities",
-    "format_bytes",
-    "format_capability",
-]
 
 
 class Capabilities(Mapping[str, Value | None]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,14 @@ from pathlib import Path
 from harness.core.text import single_line
 from harness.devices import nvml as nvml_queries
 from harness.devices import software
-from harness.devices.device import Detected, Device, Inventory, Version
-from harness.devices.observations import OBSERVATIONS
+from harness.devices.census import OBSERVATIONS
+from harness.devices.device import Detected, Device, Inventory, Version, combinable_devices
 from harness.devices.probe import Question
 from harness.devices.prober import Prober
-from harness.devices.visibility import combinable_devices
 
-_BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
+BF16_FROM = (8, 0)  # Ampere: the first tensor cores with BF16 and TF32
 _ACCELERATOR_GRAPHS_FROM = (2, 13)  # the first torch with torch.accelerator.Graph
-_FP8_FROM = (8, 9)  # Ada and Hopper: the first tensor cores with FP8
+FP8_FROM = (8, 9)  # Ada and Hopper: the first tensor cores with FP8
 
 _RANKS_ON_CPU = 8  # as many as the largest common machine has GPUs
 
@@ -56,8 +54,7 @@ class DetectionSubject:
         return group if self.device in group else (self.device,)
 
 
-def detect_kind(subject: DetectionSubject) -> Detected:
-    return Detected(subject.device.kind)
+Detect = Callable[[DetectionSubject], Detected]
 
 
 def detect_model(subject: DetectionSubject) -> Detected:
@@ -111,11 +108,11 @@ def detect_process_groups(subject: DetectionSubject) -> Detected:
         return Detected(True)
     if (seen := _observed(subject, "process_groups")) is not None:
         return seen
-    library = detect_nccl(subject)
+    library = detect_library("nccl", subject)
     return Detected(library.value is not None, "" if library.value is not None else f"no NCCL: {library.detail}")
 
 
-def detect_observed(name: str, *, on_cpu: Detected) -> Callable[[DetectionSubject], Detected]:
+def detect_observed(name: str, *, on_cpu: Detected) -> Detect:
     """Return the detection of a fact that the CPU has or lacks, that GPUs have, and that a census observes."""
 
     def detect(subject: DetectionSubject) -> Detected:
@@ -213,104 +210,60 @@ def _no_nvlink(subject: DetectionSubject) -> str:
     return _SIMULATED if subject.simulated else ""
 
 
-def detect_mig(subject: DetectionSubject) -> Detected:
-    return Detected(subject.device.mig_parent is not None)
-
-
 def detect_ecc(subject: DetectionSubject) -> Detected:
     if subject.no_gpu:
         return Detected(None, subject.no_gpu)
     return Detected(subject.device.ecc, "" if subject.device.ecc is not None else "the device has no ecc mode")
 
 
-def detect_bf16(subject: DetectionSubject) -> Detected:
-    return _from_architecture(subject, _BF16_FROM)
+def from_architecture(first: Version) -> Detect:
+    """Return the detection of a feature that GPUs have from this compute capability on."""
 
+    def detect(subject: DetectionSubject) -> Detected:
+        if subject.no_gpu:
+            return Detected(False, subject.no_gpu)
+        own = subject.device.compute_capability
+        if own is None:
+            return Detected(None, "nvml does not report the compute capability")
+        if own >= first:
+            return Detected(True)
+        return Detected(False, f"compute capability {_dotted(own)}, needs {_dotted(first)}")
 
-def detect_tf32(subject: DetectionSubject) -> Detected:
-    return _from_architecture(subject, _BF16_FROM)
-
-
-def detect_fp8(subject: DetectionSubject) -> Detected:
-    return _from_architecture(subject, _FP8_FROM)
-
-
-def _from_architecture(subject: DetectionSubject, first: Version) -> Detected:
-    if subject.no_gpu:
-        return Detected(False, subject.no_gpu)
-    own = subject.device.compute_capability
-    if own is None:
-        return Detected(None, "nvml does not report the compute capability")
-    if own >= first:
-        return Detected(True)
-    return Detected(False, f"compute capability {_dotted(own)}, needs {_dotted(first)}")
+    return detect
 
 
 def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-def detect_cuda_graphs(subject: DetectionSubject) -> Detected:
-    return Detected(not subject.no_gpu, subject.no_gpu)
+def from_driver(name: str) -> Detect:
+    """Return the detection of a feature of the driver, which torch's CUDA allocator alone uses."""
 
+    def detect(subject: DetectionSubject) -> Detected:
+        if subject.no_gpu:
+            return Detected(False, subject.no_gpu)
+        if (built := software.torch_cuda_version()).value is None:
+            return Detected(False, built.detail)
+        if subject.simulated:
+            return Detected(True, _SIMULATED)
+        return subject.prober.ask(Question.DRIVER)[name]
 
-def detect_cuda_malloc_async(subject: DetectionSubject) -> Detected:
-    return _from_driver(subject, "cuda_malloc_async")
-
-
-def detect_expandable_segments(subject: DetectionSubject) -> Detected:
-    return _from_driver(subject, "expandable_segments")
-
-
-def _from_driver(subject: DetectionSubject, name: str) -> Detected:
-    if subject.no_gpu:
-        return Detected(False, subject.no_gpu)
-    if (built := software.torch_cuda_version()).value is None:  # only torch's CUDA allocator uses it
-        return Detected(False, built.detail)
-    if subject.simulated:
-        return Detected(True, _SIMULATED)
-    return subject.prober.ask(Question.DRIVER)[name]
+    return detect
 
 
 def detect_nvml(subject: DetectionSubject) -> Detected:
     return Detected(subject.inventory.nvml_error is None, subject.inventory.nvml_error or "")
 
 
-def detect_driver(subject: DetectionSubject) -> Detected:
-    return _from_nvml(subject.inventory.driver, subject.inventory)
-
-
-def detect_cuda_driver(subject: DetectionSubject) -> Detected:
-    return _from_nvml(subject.inventory.cuda_driver, subject.inventory)
-
-
-def _from_nvml(version: str | None, inventory: Inventory) -> Detected:
+def from_nvml(version: str | None, inventory: Inventory) -> Detected:
+    """Return a version that NVML reports."""
     release = None if version is None else software.parse_release(version)
     return Detected(release, "" if release else inventory.nvml_error or _NOT_REPORTED)
 
 
-def detect_cuda(_: DetectionSubject) -> Detected:
-    return software.torch_cuda_version()
-
-
-def detect_rocm(_: DetectionSubject) -> Detected:
-    return software.torch_rocm_version()
-
-
-def detect_cudnn(subject: DetectionSubject) -> Detected:
-    return _library(subject, "cudnn", software.cudnn_version())
-
-
-def detect_cublas(subject: DetectionSubject) -> Detected:
-    return _library(subject, "cublas", software.cublas_version())
-
-
-def detect_nccl(subject: DetectionSubject) -> Detected:
-    return _library(subject, "nccl", software.nccl_version())
-
-
-def _library(subject: DetectionSubject, name: str, installed: Detected) -> Detected:
+def detect_library(name: str, subject: DetectionSubject) -> Detected:
     """Return the version from metadata, else from the library itself if there is a GPU and torch is built for CUDA."""
+    installed = software.wheel_version(f"nvidia-{name}")
     if (
         installed.value is not None
         or subject.no_gpu
@@ -319,46 +272,6 @@ def _library(subject: DetectionSubject, name: str, installed: Detected) -> Detec
     ):
         return installed
     return subject.prober.ask(Question.LIBRARIES)[name]
-
-
-def detect_torch(_: DetectionSubject) -> Detected:
-    return software.torch_version()
-
-
-def detect_torchvision(_: DetectionSubject) -> Detected:
-    return software.torchvision_version()
-
-
-def detect_triton(_: DetectionSubject) -> Detected:
-    return software.triton_version()
-
-
-def detect_cuda_toolkit(_: DetectionSubject) -> Detected:
-    return software.find_cuda_toolkit()
-
-
-def detect_cpp_compiler(_: DetectionSubject) -> Detected:
-    return software.cpp_compiler_version()
-
-
-def detect_cpp_extensions(_: DetectionSubject) -> Detected:
-    return software.can_build_cpp_extensions()
-
-
-def detect_cpu_bf16(subject: DetectionSubject) -> Detected:
-    return subject.prober.ask(Question.PROCESSOR)["cpu_bf16"]
-
-
-def detect_python(_: DetectionSubject) -> Detected:
-    return software.python_version()
-
-
-def detect_numpy(_: DetectionSubject) -> Detected:
-    return software.numpy_version()
-
-
-def detect_platform(_: DetectionSubject) -> Detected:
-    return Detected(f"{sys.platform}-{os.uname().machine}")
 
 
 # The processor and memory of the host that this process may use

@@ -21,7 +21,7 @@ from harness.core import linux
 from harness.core.text import single_line
 from harness.devices.call_thread import NVML_LIMIT, CallThread, StuckError
 from harness.devices.device import Device
-from harness.devices.gpu_queries import QUERY_OF, THROTTLES, Answer, kind_of_error
+from harness.devices.nvml import QUERY_OF, THROTTLES, Answer, kind_of_error
 
 T = TypeVar("T")
 

@@ -13,8 +13,7 @@ import pynvml
 
 from harness.backends import cuda
 from harness.devices.call_thread import StuckError, call_nvml
-from harness.devices.device import CPU, Device, DeviceError, Inventory
-from harness.devices.visibility import apply_visible_mask
+from harness.devices.device import CPU, Device, DeviceError, Inventory, apply_visible_mask
 
 T = TypeVar("T")
 

@@ -16,9 +16,8 @@ from harness.backends.cuda import MASK
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices import software
-from harness.devices.device import Detected, Device
+from harness.devices.device import Detected, Device, mask_for
 from harness.devices.probe import Question
-from harness.devices.visibility import mask_for
 
 Answers = Mapping[str, Detected]
 

@@ -10,13 +10,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from harness.backends import table
-from harness.core.text import markdown_row
+from harness.core.text import format_bytes, markdown_row
 from harness.devices.capabilities import (
     VOCABULARY,
     Capabilities,
     Capability,
     ValueKind,
-    format_bytes,
     format_capability,
 )
 from harness.devices.device import Device, Inventory

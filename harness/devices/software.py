@@ -12,9 +12,8 @@ import shlex
 import shutil
 import struct
 import subprocess
-import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.devices.device import Detected, Version
@@ -30,11 +29,6 @@ def parse_release(text: str) -> Version | None:
     """
     match = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", text.strip(), re.ASCII)
     return None if match is None else tuple(int(part) for part in match[1].split("."))
-
-
-def python_version() -> Detected:
-    """Return the version of the running interpreter."""
-    return Detected(tuple(sys.version_info[:3]))
 
 
 def distribution_version(*names: str) -> Detected:
@@ -57,16 +51,6 @@ def torch_version() -> Detected:
 def triton_version() -> Detected:
     """Return the version of the installed Triton. Nightly builds of torch install it under another name."""
     return distribution_version("triton", "pytorch-triton")
-
-
-def torchvision_version() -> Detected:
-    """Return the version of the installed torchvision."""
-    return distribution_version("torchvision")
-
-
-def numpy_version() -> Detected:
-    """Return the version of the installed NumPy."""
-    return distribution_version("numpy")
 
 
 def torch_build() -> str | None:
@@ -116,22 +100,7 @@ def cuda_accelerator_graphs() -> Detected:
     return Detected(registers, "" if registers else "torch has no torch.accelerator.Graph for cuda")
 
 
-def cudnn_version() -> Detected:
-    """Return the cuDNN library that torch's wheels depend on."""
-    return _wheel("nvidia-cudnn")
-
-
-def cublas_version() -> Detected:
-    """Return the cuBLAS library that torch's wheels depend on."""
-    return _wheel("nvidia-cublas")
-
-
-def nccl_version() -> Detected:
-    """Return the NCCL library that torch's wheels depend on."""
-    return _wheel("nvidia-nccl")
-
-
-def _wheel(name: str) -> Detected:
+def wheel_version(name: str) -> Detected:
     """Return the version of NVIDIA's distribution `name` for the CUDA that torch is built for.
 
     Its name ends in ``-cu12``. From CUDA 13 on, libraries of the toolkit itself have no suffix; their major version is
@@ -206,10 +175,19 @@ def _cpp_compiler(cxx: str, path: str) -> Detected:
     command = cpp_compiler_command(cxx, path)
     if isinstance(command, str):
         return Detected(None, command)
-    called = shlex.join(command)
+    printed, why = printed_version(command)
+    if why:
+        return Detected(None, f"{shlex.join(command)} {why}")
+    version = parse_compiler_version(printed)
+    return Detected(version, "" if version else f"{shlex.join(command)} --version printed no version")
+
+
+def printed_version(command: Sequence[str], environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Return what a compiler prints for ``--version``, and what has gone wrong; empty if nothing has."""
     try:
         done = subprocess.run(
             [*command, "--version"],
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -217,13 +195,12 @@ def _cpp_compiler(cxx: str, path: str) -> Detected:
             check=False,
         )
     except OSError as error:
-        return Detected(None, f"{called} does not start ({error.strerror})")
+        return "", f"does not start ({error.strerror})"
     except subprocess.TimeoutExpired:
-        return Detected(None, f"{called} --version did not end within {_PROBE_TIMEOUT:.0f} s")
-    if done.returncode != 0:
-        return Detected(None, f"{called} --version ended with status {done.returncode}")
-    version = parse_compiler_version(done.stdout.decode(errors="replace"))
-    return Detected(version, "" if version else f"{called} --version printed no version")
+        return "", f"--version did not end within {_PROBE_TIMEOUT:.0f} s"
+    return done.stdout.decode(errors="replace"), f"--version ended with status {done.returncode}" * bool(
+        done.returncode
+    )
 
 
 def parse_compiler_version(text: str) -> Version | None:

@@ -38,7 +38,7 @@ from harness.core.clock import monotonic, now
 from harness.core.outcome import Outcome
 from harness.core.plain_values import safe_repr, safe_str
 from harness.core.text import format_count
-from harness.devices import health, known_answers
+from harness.devices import health
 from harness.executor.around_case import MOST_SNAPSHOTS, PeakMemory, seed_everything, write_allocator_snapshot
 from harness.executor.channel import (
     GuardedChannel,
@@ -142,7 +142,7 @@ class Executor:
             facts = health.examine_device(
                 self._backend, message["seed"], tell=lambda step: self._channel.send({"op": "step", "step": step})
             )
-        except known_answers.HealthError as error:
+        except health.HealthError as error:
             self._channel.send({"op": "examined", "healthy": False, "text": str(error)})
         else:
             self._channel.send({"op": "examined", "healthy": True, "facts": facts})

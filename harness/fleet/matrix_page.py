@@ -16,7 +16,7 @@ from harness.fleet import wording
 from harness.fleet.classing import Factor
 from harness.fleet.matrix_model import Difference, Failure, Group, Hole, HoleKind, Matrix
 from harness.fleet.texts import render_text
-from harness.reporting.page import data, inert, shell
+from harness.reporting.page import data, document, inert
 from harness.reporting.page.cases import name_of
 
 _PACKAGE = "harness.fleet"
@@ -53,8 +53,8 @@ def matrix_text(matrix: Matrix) -> str:
 
 def render_matrix(matrix: Matrix) -> bytes:
     """Return the page in UTF-8; equal matrices give equal bytes."""
-    styles = [shell.asset(shell.PACKAGE, "page.css"), shell.asset(_PACKAGE, "matrix.css")]
-    scripts = [shell.asset(shell.PACKAGE, "shared.js"), shell.asset(_PACKAGE, "matrix.js")]
+    styles = [document.asset(document.PACKAGE, "page.css"), document.asset(_PACKAGE, "matrix.css")]
+    scripts = [document.asset(document.PACKAGE, "shared.js"), document.asset(_PACKAGE, "matrix.js")]
     classes = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
     page = (
         _environment()
@@ -69,7 +69,7 @@ def render_matrix(matrix: Matrix) -> bytes:
             doubts=_doubts(matrix),
             levels=list(dict.fromkeys(level.level for run in matrix.runs for level in run.levels)),
             stating=[(run, {level.level: level for level in run.levels}) for run in matrix.runs if run.levels],
-            policy=Markup(shell.content_policy(styles, scripts)),
+            policy=Markup(document.content_policy(styles, scripts)),
             styles=[Markup(style) for style in styles],
             scripts=[Markup(script) for script in scripts],
             data=Markup(data.encode_for_script(_data(matrix)).decode("ascii")),
@@ -146,7 +146,7 @@ def value_text(value: str) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = shell.jinja_environment(_PACKAGE)
+    environment = document.jinja_environment(_PACKAGE)
     filters: dict[str, Any] = {
         "counted": format_count,
         "line": inert.inert_line,

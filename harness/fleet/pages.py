@@ -27,7 +27,7 @@ from harness.fleet.answers import NIGHTS, Answers, FailureGroup, HistoryFailure
 from harness.fleet.reports import story_text, words
 from harness.fleet.store import HistoryError
 from harness.fleet.timeline import Observation, changes_text, deciding_commands, story
-from harness.reporting.page import inert, shell
+from harness.reporting.page import document, inert
 
 _PACKAGE = "harness.fleet"
 #: Maximum pages of each kind. Those with the latest failures have pages.
@@ -212,22 +212,22 @@ def _row(seen: Observation) -> tuple[str, tuple[object, ...]]:
 @functools.cache
 def _scripts() -> dict[str, bytes]:
     """Return the scripts of the pages, by their file names."""
-    assets = [(shell.PACKAGE, "uplot.min.js"), (shell.PACKAGE, "shared.js"), (_PACKAGE, "history.js")]
-    texts = {name: shell.asset(package, name).encode() for package, name in assets}
+    assets = [(document.PACKAGE, "uplot.min.js"), (document.PACKAGE, "shared.js"), (_PACKAGE, "history.js")]
+    texts = {name: document.asset(package, name).encode() for package, name in assets}
     # Another text has another name, because a browser caches a file by its name.
     return {f"assets/{hashlib.sha256(text).hexdigest()[:12]}-{name}": text for name, text in texts.items()}
 
 
 @functools.cache
 def _assets() -> dict[str, Any]:
-    names = [(shell.PACKAGE, "uplot.min.css"), (shell.PACKAGE, "page.css"), (_PACKAGE, "history.css")]
-    sheets = [shell.asset(package, name) for package, name in names]
-    policy = shell.content_policy(sheets, []).replace("script-src ;", "script-src 'self';")
+    names = [(document.PACKAGE, "uplot.min.css"), (document.PACKAGE, "page.css"), (_PACKAGE, "history.css")]
+    sheets = [document.asset(package, name) for package, name in names]
+    policy = document.content_policy(sheets, []).replace("script-src ;", "script-src 'self';")
     return {"styles": [*map(Markup, sheets)], "scripts": [*map(Markup, _scripts())], "policy": Markup(policy)}
 
 
 @functools.cache
 def _environment() -> Environment:
-    environment = shell.jinja_environment(_PACKAGE)
+    environment = document.jinja_environment(_PACKAGE)
     environment.filters.update({"counted": format_count, "line": inert.inert_line})
     return environment

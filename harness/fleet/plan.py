@@ -22,9 +22,8 @@ from harness.core.models import DocumentedModel
 from harness.fleet.plan_words import When
 from harness.gating import configfile, requirements
 from harness.gating.configfile import ConfigError, Loaded, Where, name_advice
-from harness.gating.hardware import Hardware, load_hardware
 from harness.gating.implication import implication
-from harness.gating.profiles import Profile, load_profile
+from harness.gating.profiles import Hardware, Profile, load_hardware, load_profile
 
 SCHEMA_FILE = Path(__file__).with_name("plan.schema.json")
 #: The supported releases of torch, oldest first.

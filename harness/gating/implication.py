@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from harness.devices.capabilities import VOCABULARY, ValueKind
 from harness.devices.device import Detected, Value
-from harness.gating import clauses as language
-from harness.gating.clauses import Clause
-from harness.gating.requirements import AnyOf, Condition, Not, Requirement
+from harness.gating import requirements as language
+from harness.gating.requirements import AnyOf, Clause, Condition, Not, Requirement
 
 _FAR = 10**9  # larger than every number in a condition
 _OTHER = "\0"  # a text that occurs in no condition

@@ -19,15 +19,13 @@ import msgspec
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.figures import Floor, parse_floor
 from harness.core.text import format_exit_code, list_first, single_line
-from harness.devices.device import Device
-from harness.devices.visibility import masks_for
-from harness.gating.hardware import Hardware
-from harness.ready import floors as speeds
-from harness.ready import orders, quick_tests
+from harness.devices.device import Device, masks_for
+from harness.gating.profiles import Hardware
+from harness.ready import hardware as speeds
+from harness.ready import quick_tests
 from harness.ready.model import Problem
-from harness.ready.orders import Line, Order
-from harness.ready.quick_tests import Plan, plan
-from harness.ready.rules import Finding, Findings, State
+from harness.ready.quick_tests import Line, Order, Plan, plan
+from harness.ready.rules import Finding, Findings, State, unkillable
 
 #: Of the budget: until when tests begin; how long one may take before it hangs; what the end of processes takes.
 _START_SHARE, _HANG_SHARE, _LEAST_HANG, _MOST_HANG, _END_RESERVE = 0.6, 0.25, 4.0, 20.0, 5.0
@@ -94,7 +92,7 @@ def make_order(devices: Sequence[Device], budget: float, chosen: Plan, folder: s
     """Return the order for the process with the tests."""
     return Order(
         kind=devices[0].kind,
-        gpus=tuple(orders.Gpu(device.uuid, label_of(device), masks_for([device])) for device in devices),
+        gpus=tuple(quick_tests.Gpu(device.uuid, label_of(device), masks_for([device])) for device in devices),
         solo=tuple(name for name in chosen.run if not quick_tests.ENTRIES[name].group),
         group=tuple(name for name in chosen.run if quick_tests.ENTRIES[name].group),
         folder=folder,
@@ -119,10 +117,10 @@ def carry_out(order: Order, folder: Path, environ: Mapping[str, str]) -> tuple[l
         run = DisposableRun(127, True, time.monotonic() - began, errors=str(error).encode())
     try:
         with result.open("rb") as file:
-            data = file.read(orders.MOST_BYTES)
+            data = file.read(quick_tests.MOST_BYTES)
     except FileNotFoundError:
         data = b""
-    return list(orders.decode(data)), run
+    return list(quick_tests.decode(data)), run
 
 
 @dataclass(slots=True)
@@ -224,7 +222,11 @@ def _judge_gpu(gpu: str, story: _Story, tests: Sequence[str], found: Findings, b
         )
     elif end.status is None:
         if len(found.problems) == before or found.problems[-1].kind != "unkillable":
-            found.problem(end.name, _unkillable(end.name), gpu)
+            found.problem(
+                end.name,
+                unkillable(f"the process hangs in {end.name}, and SIGKILL does not end it: it waits in the kernel"),
+                gpu,
+            )
     elif end.status != 0 and not story.open and not out_of_time:
         kind, how = "crash", f"{format_exit_code(end.status)}; last output: {end.text or 'none'}"
         if end.state == "hang":
@@ -267,7 +269,10 @@ def _judge_open(name: str, gpu: str, story: _Story, found: Findings, budget: flo
     if end is None:
         state, kind, why = "unknown", "cannot_run", f"nothing is known of its end{where}"
     elif end.status is None:
-        why, finding = f"hangs{where}, and cannot be killed", _unkillable(name)
+        why, finding = (
+            f"hangs{where}, and cannot be killed",
+            unkillable(f"the process hangs in {name}, and SIGKILL does not end it: it waits in the kernel"),
+        )
     elif end.state == "hang" and end.starved > end.seconds / 2:
         why = f"no end within {end.seconds:.0f} s{where}, but for {end.starved:.0f} s no processor was free"
         state, kind = "unknown", "cannot_run"
@@ -284,11 +289,6 @@ def _judge_open(name: str, gpu: str, story: _Story, found: Findings, budget: flo
         finding = Finding(kind, entry.promise, why)
     seconds = 0.0 if end is None else end.seconds
     found.add(name, [finding] if finding else [], gpu, state=state, text=why, seconds=seconds)
-
-
-def _unkillable(name: str) -> Finding:
-    why = f"the process hangs in {name}, and SIGKILL does not end it: it waits in the kernel"
-    return Finding("unkillable", "a process that is killed ends", why)
 
 
 def _judge_group(

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from harness.devices import known_answers
-from harness.devices.known_answers import HealthError
+from harness.devices import health
+from harness.devices.health import HealthError
 from harness.ready.bench import MIB, Bench, LacksError, same_values
 
 if TYPE_CHECKING:
@@ -46,16 +46,16 @@ def copies(bench: Bench) -> None:
     pattern = bench.source.randbytes(size)
     here = torch.frombuffer(bytearray(pattern), dtype=torch.uint8)
     there = here.to(bench.device)
-    known_answers.same_bytes(pattern, known_answers.bytes_of(torch, there))
+    health.same_bytes(pattern, health.bytes_of(torch, there))
     copied = torch.zeros_like(there)
     copied.copy_(there)
-    known_answers.same_bytes(pattern, known_answers.bytes_of(torch, copied))
+    health.same_bytes(pattern, health.bytes_of(torch, copied))
     if not bench.backend.accelerator:
         return
     pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     pinned.copy_(copied, non_blocking=True)
     bench.synchronize()
-    known_answers.same_bytes(pattern, bytearray(pinned.numpy().tobytes()))
+    health.same_bytes(pattern, bytearray(pinned.numpy().tobytes()))
     there.zero_()
     there.copy_(pinned, non_blocking=True)
     bench.synchronize()
@@ -70,8 +70,8 @@ def integers(bench: Bench) -> None:
     torch = bench.torch
     pattern = bench.source.randbytes(min(bench.sizes.copy_bytes, 4 * MIB))
     there = torch.frombuffer(bytearray(pattern), dtype=torch.uint8).to(bench.device)
-    known_answers.check_integers(torch, bench.source, pattern, there.view(torch.int64))
-    known_answers.check_reductions(torch, bench.device, pattern, there)
+    health.check_integers(torch, bench.source, pattern, there.view(torch.int64))
+    health.check_reductions(torch, bench.device, pattern, there)
 
 
 def memory(bench: Bench) -> None:

@@ -21,11 +21,10 @@ import msgspec
 from harness.controller import machine
 from harness.core.errors import HarnessError
 from harness.core.text import list_first
-from harness.devices.device import CPU, Device
-from harness.devices.visibility import masks_for
-from harness.ready import orders
+from harness.devices.device import CPU, Device, masks_for
+from harness.ready import quick_tests
 from harness.ready.active import carry_out, label_of
-from harness.ready.orders import Fabric, Line
+from harness.ready.quick_tests import Fabric, Line
 from harness.sim.native import provider
 
 #: The test that the ranks run.
@@ -42,9 +41,9 @@ def run_node(order: Fabric) -> str:
     if len(devices) != order.gpus:
         raise FabricError(f"the node has {len(devices)} GPUs, expected {order.gpus} as a moment ago")
     with tempfile.TemporaryDirectory(prefix="harness-fabric-", ignore_cleanup_errors=True) as folder:
-        written = orders.Order(
+        written = quick_tests.Order(
             kind=order.kind,
-            gpus=tuple(orders.Gpu(each.uuid, label_of(each), masks_for([each])) for each in devices),
+            gpus=tuple(quick_tests.Gpu(each.uuid, label_of(each), masks_for([each])) for each in devices),
             solo=(),
             group=(TEST,),
             folder=folder,

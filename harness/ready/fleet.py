@@ -8,23 +8,103 @@ and checked (`harness.ready.model`), and a report that contradicts itself is ref
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from harness.core import figures
+from harness.core.atomic import write_atomically
 from harness.core.disposable import LADDER, DisposableRun, run_disposable
+from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.text import format_count, format_exit_code, single_line
-from harness.ready import drift
-from harness.ready.halving import Blame
+from harness.ready import fabric_search
+from harness.ready.fabric_search import Blame
+from harness.ready.hardware import judge_figures
 from harness.ready.model import FORMAT, CheckRun, NodeReport, Step, Verdict, worst
-from harness.tools.cluster import hostlist
-from harness.tools.cluster.engine import Host
+from harness.tools.cluster import engine
+from harness.tools.cluster import engine as engines
+from harness.tools.cluster.engine import Engine, Host
 from harness.tools.cluster.link import last_words
+
+#: Facts that differ between nodes by nature: the hardware file is chosen per node.
+_FREE = frozenset({"hardware"})
+_ABSENT = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A fact in which nodes differ. `usual`: the value of `count` nodes; `others`: the nodes with each other value.
+
+    `majority`: more than half of the nodes have the usual value. Without a majority, nobody can say who is wrong.
+    """
+
+    name: str
+    usual: str
+    count: int
+    majority: bool
+    others: Mapping[str, tuple[str, ...]]
+
+
+def drifts(stacks: Mapping[str, Mapping[str, str]]) -> list[Drift]:
+    """Return the facts that differ, by node. A node without a fact has the value ``none``.
+
+    Facts in which a single node differs come first: they are the most likely mistakes.
+    """
+    names = dict.fromkeys(name for stack in stacks.values() for name in stack if name not in _FREE)
+    found = []
+    for name in names:
+        values = {node: stack.get(name, _ABSENT) for node, stack in stacks.items()}
+        counts = Counter(values.values())
+        if len(counts) < 2:
+            continue
+        usual, count = min(counts.items(), key=lambda item: (-item[1], item[0]))
+        others: dict[str, tuple[str, ...]] = {}
+        for node, value in values.items():
+            if value != usual:
+                others[value] = (*others.get(value, ()), node)
+        found.append(Drift(name, usual, count, 2 * count > len(stacks), others))
+    return sorted(found, key=lambda drift: (not drift.majority, sum(map(len, drift.others.values())), drift.name))
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGpu:
+    """A GPU that is slower than those of its model in the fleet."""
+
+    node: str
+    gpu: str
+    figure: str
+    value: float
+    median: float
+    count: int
+
+    @property
+    def text(self) -> str:
+        """The figure beside that of the others."""
+        found, usual = (figures.figure_text(self.figure, value) for value in (self.value, self.median))
+        return f"{self.figure} is {found}, and the median of {self.count} GPUs is {usual}"
+
+
+def slow_gpus(checks: Mapping[str, Sequence[CheckRun]], models: Mapping[tuple[str, str], str]) -> list[SlowGpu]:
+    """Return the GPUs with a figure that is an outlier among all of their model; see `harness.ready.hardware`.
+
+    `checks`: by node. `models`: the model of each GPU, by node and UUID.
+    """
+    measured: dict[tuple[str, str], dict[str, float]] = {}
+    for node, runs in checks.items():
+        for run in runs:
+            if run.value is not None and run.gpu is not None:
+                measured.setdefault((node, run.gpu), {})[run.name] = run.value
+    slow = [each for each in judge_figures(measured, {}, models) if each.why]
+    return [SlowGpu(*each.gpu, each.name, each.value, each.median, each.count) for each in slow]
+
 
 #: Bytes of an answer.
 MOST_ANSWER = 8 << 20
@@ -98,7 +178,7 @@ class Fabric:
         for first, second in self.blame.links:
             yield f"fabric: the link between {first} and {second} breaks collectives: {self._said(first, second)}"
         for group in self.blame.unclear:
-            yield f"fabric: {hostlist.fold(group)} failed together, and parts of them did not; try again"
+            yield f"fabric: {engine.fold(group)} failed together, and parts of them did not; try again"
         if not self.broken:
             yield f"fabric: {format_count(len(self.nodes), 'node')} pass a collective together"
 
@@ -108,14 +188,14 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """The answers of all nodes, in their order, and what differs between the nodes. See `harness.ready.drift`.
+    """The answers of all nodes, in their order, and what differs between the nodes. See `harness.ready.fleet`.
 
     `fabric`: the test of the nodes together, if it was asked for.
     """
 
     answers: tuple[NodeAnswer, ...]
-    drifts: tuple[drift.Drift, ...] = ()
-    slow: tuple[drift.SlowGpu, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+    slow: tuple[SlowGpu, ...] = ()
     notes: tuple[str, ...] = ()
     fabric: Fabric | None = None
 
@@ -257,7 +337,7 @@ def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
             owners.setdefault(gpu.uuid, []).append(node)
     shared = {tuple(nodes) for nodes in owners.values() if len(nodes) > 1}
     notes = [
-        f"{hostlist.fold(nodes)} report the same GPUs: one machine under several names, or simulated GPUs"
+        f"{engine.fold(nodes)} report the same GPUs: one machine under several names, or simulated GPUs"
         for nodes in sorted(shared)
     ]
     notes += [
@@ -265,18 +345,13 @@ def compare(answers: Sequence[NodeAnswer]) -> FleetReport:
         for answer in answers
         if answer.clock
     ]
-    short = [node for node, report in reports.items() if any(map(is_left_out, report.checks))]
+    short = [node for node, report in reports.items() if any(check.left_out for check in report.checks)]
     if short:
-        notes.append(f"{hostlist.fold(short)} did not reach all checks within the budget; give more with --budget")
+        notes.append(f"{engine.fold(short)} did not reach all checks within the budget; give more with --budget")
     models = {(node, gpu.uuid): gpu.name for node, report in reports.items() for gpu in report.gpus}
-    found = drift.drifts({node: stack_of(report) for node, report in reports.items()})
-    slow = drift.slow_gpus({node: report.checks for node, report in reports.items()}, models)
+    found = drifts({node: stack_of(report) for node, report in reports.items()})
+    slow = slow_gpus({node: report.checks for node, report in reports.items()}, models)
     return FleetReport(tuple(answers), tuple(found), tuple(slow), tuple(notes))
-
-
-def is_left_out(check: CheckRun) -> bool:
-    """Return whether a check was not reached within the budget."""
-    return check.state == "skipped" and "budget" in check.text
 
 
 def stack_of(report: NodeReport) -> Mapping[str, str]:
@@ -296,9 +371,9 @@ def table(report: FleetReport) -> list[tuple[str, Verdict | None]]:
         step = f"; next step: {answer.step}" if answer.step else ""
         lines.append((f"{answer.node:<{width}}  {answer.verdict.text:<9}  {answer.reason}{step}", answer.verdict))
     if good := [answer.node for answer in answers if answer.verdict is Verdict.READY]:
-        lines.append((f"ready: {format_count(len(good), 'node')}: {hostlist.fold(good)}", Verdict.READY))
+        lines.append((f"ready: {format_count(len(good), 'node')}: {engine.fold(good)}", Verdict.READY))
     if silent := [answer.node for answer in answers if answer.report is None]:
-        lines.append((f"without a report: {format_count(len(silent), 'node')}: {hostlist.fold(silent)}", None))
+        lines.append((f"without a report: {format_count(len(silent), 'node')}: {engine.fold(silent)}", None))
     return [*lines, *((line, None) for line in _differences(report))]
 
 
@@ -307,7 +382,7 @@ def _differences(report: FleetReport) -> Iterator[str]:
         usual = f"{single_line(each.usual, 80)!r} on {format_count(each.count, 'node')}"
         for value, nodes in each.others.items():
             without = "" if each.majority else ", without a majority"
-            yield f"drift: {each.name} is {single_line(value, 80)!r} on {hostlist.fold(nodes)}, {usual}{without}"
+            yield f"drift: {each.name} is {single_line(value, 80)!r} on {engine.fold(nodes)}, {usual}{without}"
     for slow in report.slow:
         yield f"slow: {slow.node}, {slow.gpu}: {slow.text}"
     if report.fabric is not None:
@@ -345,3 +420,112 @@ def as_plain(report: FleetReport) -> dict[str, Any]:
         "notes": list(report.notes),
         "fabric": None if report.fabric is None else msgspec.to_builtins(report.fabric),
     }
+
+
+#: Seconds for each place of a collective of many nodes, the first of which makes all connections.
+FABRIC_LIMIT = 60
+READY_FILE, NOT_READY_FILE = "ready.txt", "not_ready.txt"
+
+
+class FleetError(HarnessError):
+    """A fleet cannot be asked as requested."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRequest:
+    """The nodes, and what each is asked. One of these names the nodes:
+
+    `hosts`: a list as ``a[1-64]``, and `hostfile`: a file with one host per line; both by ssh. `slurm`: the nodes of
+    the allocation that this process is in. `local`: so many times this machine, for a trial.
+
+    `options`: those of ``harness ready`` on each node. `budget`: seconds that each node gets; `limit`: seconds until
+    its answer must be there, by default the budget and `MARGIN`.
+    """
+
+    hosts: str = ""
+    hostfile: Path | None = None
+    slurm: bool = False
+    local: int = 0
+    options: tuple[str, ...] = ()
+    budget: float = 60.0
+    limit: float | None = None
+    parallel: int = PARALLEL
+    python: str = sys.executable
+    launcher: tuple[str, ...] = ()
+    ssh_config: Path | None = None
+
+    @property
+    def answer_limit(self) -> float:
+        """Seconds until the answer of a node must be there."""
+        return self.budget + MARGIN if self.limit is None else self.limit
+
+
+def engine_of(request: FleetRequest, program: tuple[str, ...] = ()) -> Engine:
+    """Return the engine that knows the nodes. `program`: what it runs there, instead of the check of a node.
+
+    Raise FleetError, HostlistError, EngineError.
+    """
+    given = {
+        "--hosts": bool(request.hosts),
+        "--hostfile": request.hostfile is not None,
+        "--slurm": request.slurm,
+        "--local": bool(request.local),
+    }
+    chosen = [name for name, is_given in given.items() if is_given]
+    if len(chosen) != 1:
+        raise FleetError(f"{' and '.join(chosen) or 'no nodes'}: expected exactly one of {', '.join(given)}")
+    program = program or ("-m", "harness", "ready", "--json", *request.options)
+    python, launcher = request.python, request.launcher
+    if request.slurm:
+        return engines.Slurm(None, python, launcher, program=program)
+    if request.local:
+        return engines.Local(request.local, python, launcher, program)
+    if request.hostfile is not None:
+        destinations = engines.read_hosts(request.hostfile)
+    else:
+        destinations = engine.expand(request.hosts)
+    return engines.Ssh(destinations, python, launcher, request.ssh_config, program)
+
+
+def check_fleet(
+    request: FleetRequest, tell: Callable[[NodeAnswer, int], object] = lambda _answer, _left: None
+) -> FleetReport:
+    """Ask all nodes. `tell` gets each answer, and how many are missing. Raise HarnessError if none can be asked."""
+    hosts = engine_of(request).hosts()
+    return ask_fleet(hosts, request.answer_limit, parallel=request.parallel, tell=tell)
+
+
+def check_fabric(request: FleetRequest, report: FleetReport, kind: str, tell: Callable[[str], object]) -> FleetReport:
+    """Test the good nodes of a fleet together; return the report with what breaks them. Raise HarnessError."""
+    good = {*report.nodes(ready=True)}
+    gpus = {
+        answer.node: len(answer.report.gpus)
+        for answer in report.answers
+        if answer.node in good and answer.report is not None
+    }
+    hosts = engine_of(request, fabric_search.PROGRAM).hosts()
+    nodes = fabric_search.nodes_of(hosts, gpus, local=bool(request.local))
+    if len(nodes) < 2:
+        note = "the fabric was not tested: it needs two nodes that may get work"
+        return replace(report, notes=(*report.notes, note))
+    blame, words = fabric_search.search_fabric(nodes, kind, FABRIC_LIMIT, tell=tell)
+    return replace(report, fabric=Fabric(tuple(node.name for node in nodes), blame, words))
+
+
+def write_lists(report: FleetReport, folder: Path, *, strict: bool = False) -> tuple[Path, Path]:
+    """Write the nodes that may get work, and all others, each as one line in Slurm's notation. Raise WriteError.
+
+    ``srun --exclude=$(cat not_ready.txt)`` takes such a list.
+    """
+    written = []
+    for name, ready in ((READY_FILE, True), (NOT_READY_FILE, False)):
+        path = folder / name
+        with convert_to_write_error(str(path)):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, _line(report.nodes(ready=ready, strict=strict)).encode())
+        written.append(path)
+    return written[0], written[1]
+
+
+def _line(nodes: Sequence[str]) -> str:
+    return engine.fold(nodes) + "\n" if nodes else ""

@@ -14,9 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.devices.known_answers import HealthError
-from harness.ready.bench import MIB, Bench, LacksError, SlowError, same_values
-from harness.ready.cudart import IPC_LAZY, IpcHandle
+from harness.devices.health import HealthError
+from harness.ready.bench import IPC_LAZY, MIB, Bench, IpcHandle, LacksError, SlowError, same_values
 
 _COUNT = 1 << 16
 #: Elements of a collective that NCCL splits between its channels.

@@ -21,8 +21,8 @@ from typing import Any
 
 from harness.core.errors import HarnessError
 from harness.core.text import inert_line, single_line
+from harness.ready.judge_node import pci_slot
 from harness.ready.model import NodeReport, Problem, Step, Verdict, worst
-from harness.ready.xids import pci_slot
 
 AGENT = "harness-ready"
 #: The variables that NVSentinel sets in an init container.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from harness.devices.gpu_queries import QUERY_OF, THROTTLES, Answer
+from harness.devices.nvml import QUERY_OF, THROTTLES, Answer
 from harness.ready.rules import Finding, Findings
 
 _MIB = 1 << 20
@@ -44,7 +44,7 @@ class GpuFacts:
     """What was read of one GPU.
 
     `answers`: readings by name, with some of the node that the rules compare with. `errors`: kind and text of the
-    readings that failed, see `harness.devices.gpu_queries.kind_of_error`. `fault`: why the GPU cannot be used, from
+    readings that failed, see `harness.devices.nvml.kind_of_error`. `fault`: why the GPU cannot be used, from
     the inventory. `hang`: the call that did not return.
     """
 

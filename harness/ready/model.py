@@ -148,6 +148,11 @@ class CheckRun(_Record, frozen=True, kw_only=True):
     """The least that was accepted, or the most for a duration; in the same unit."""
     unit: Text = ""
 
+    @property
+    def left_out(self) -> bool:
+        """Whether it was not reached within the budget."""
+        return self.state == "skipped" and "budget" in self.text
+
 
 class GpuReport(_Record, frozen=True, kw_only=True):
     """One GPU of the node, or one MIG instance."""

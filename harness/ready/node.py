@@ -26,7 +26,7 @@ from harness.ready.passive import MOST_SECONDS, NodeFacts, read_node
 from harness.ready.rules import RULES, Findings, Rule, worst_first
 
 if TYPE_CHECKING:
-    from harness.gating.hardware import Hardware
+    from harness.gating.profiles import Hardware
 
 #: A budget of so many seconds or more is enough for a run of the suites.
 DEEP = 180.0
@@ -100,8 +100,7 @@ def check_node(request: Request, tell: Callable[[str], object] = lambda _: None)
         else:
             found.add("quick_tests", state="skipped", text="no GPU can be tested")
     if request.mode == "deep":
-        from harness.ready.dcgm import run_dcgm
-        from harness.ready.deep import run_suites
+        from harness.ready.deep import run_dcgm, run_suites
 
         if devices.simulated is None and gpus:
             run_dcgm(request, left(), found, tell)
@@ -209,8 +208,8 @@ def _stack(request: Request, facts: NodeFacts) -> dict[str, str]:
         "python": platform.python_version(),
         "torch": software.torch_build() or "",
         "cuda": _version(software.torch_cuda_version().value),
-        "cudnn": _version(software.cudnn_version().value),
-        "nccl": _version(software.nccl_version().value),
+        "cudnn": _version(software.wheel_version("nvidia-cudnn").value),
+        "nccl": _version(software.wheel_version("nvidia-nccl").value),
         "driver": (inventory.driver or "") if inventory else "",
         "cuda_driver": (inventory.cuda_driver or "") if inventory else "",
         "driver_module": facts.host["driver_module"] if isinstance(facts.host.get("driver_module"), str) else "",

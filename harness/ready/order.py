@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from harness.devices.known_answers import HealthError
-from harness.ready.bench import MIB, Bench, CannotTestError, LacksError, SlowError, ever
-from harness.ready.cudart import (
+from harness.devices.health import HealthError
+from harness.ready.bench import (
     ATTACH_GLOBAL,
     BY_ADDRESS,
     EXTERNAL,
     INVALID_DEVICE,
     INVALID_DIRECTION,
+    MIB,
     NON_BLOCKING,
     NOT_READY,
     ON_DEVICE,
@@ -31,9 +31,14 @@ from harness.ready.cudart import (
     TO_HOST,
     USED_CURRENT,
     USED_HIGH,
+    Bench,
+    CannotTestError,
     HostFunction,
+    LacksError,
     Runtime,
+    SlowError,
     at,
+    ever,
 )
 
 _SIZE = 1 << 16

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from harness.core.text import format_count, inert_line
 from harness.ready.model import GpuReport, NodeReport, Problem, Reading, Verdict, worst
-from harness.reporting.metric import Labels, Metric
+
+if TYPE_CHECKING:
+    from harness.reporting.prometheus import Labels
 
 #: The longest line for ``Reason=``: `sinfo -R` and logs cut longer ones.
 MOST_REASON = 200
@@ -57,22 +60,21 @@ def lines(report: NodeReport, *, verbose: bool) -> Iterator[tuple[str, Verdict |
         verdict = worst(problem.verdict for problem in of_node)
         yield f"{verdict.text:9}  node {report.host}", verdict
         yield from _problems(of_node)
+    of = {gpu.uuid: [problem for problem in report.problems if problem.gpu == gpu.uuid] for gpu in report.gpus}
     groups: dict[tuple[str, ...], list[GpuReport]] = {}
     for gpu in sorted(report.gpus, key=lambda each: (-each.verdict.severity, each.index or 0)):
-        groups.setdefault((gpu.verdict.value, *(line for line, _ in _own(gpu, report))), []).append(gpu)
+        groups.setdefault((gpu.verdict.value, *(line for line, _ in _problems(of[gpu.uuid]))), []).append(gpu)
     for gpus in groups.values():
         for gpu in gpus:
             serial = f", serial {gpu.serial}" if gpu.serial else ""
             number = "" if gpu.index is None else f" {gpu.index}"
             yield f"{gpu.verdict.text:9}  GPU{number} ({gpu.name}, {gpu.uuid}{serial})", gpu.verdict
-        yield from _own(gpus[0], report)
-    yield from _unchecked(report)
+        yield from _problems(of[gpus[0].uuid])
+    # What was not looked at within the budget is named, so that nobody takes it for good.
+    if left := sorted({run.name for run in report.checks if run.left_out}):
+        yield f"not tried within {report.budget:g} s: {', '.join(left)}", None
     if verbose:
         yield from ((line, None) for line in _everything(report))
-
-
-def _own(gpu: GpuReport, report: NodeReport) -> list[tuple[str, Verdict | None]]:
-    return [*_problems([problem for problem in report.problems if problem.gpu == gpu.uuid])]
 
 
 def _problems(problems: Sequence[Problem]) -> Iterator[tuple[str, Verdict | None]]:
@@ -84,13 +86,6 @@ def _problems(problems: Sequence[Problem]) -> Iterator[tuple[str, Verdict | None
         first = problems[0]
         source = f" ({first.source})" if first.source else ""
         yield f"    next: {first.step.text}{source}", None
-
-
-def _unchecked(report: NodeReport) -> Iterator[tuple[str, Verdict | None]]:
-    """Yield what was not looked at within the budget, so that nobody takes it for good."""
-    left = sorted({run.name for run in report.checks if run.state == "skipped" and "budget" in run.text})
-    if left:
-        yield f"not tried within {report.budget:g} s: {', '.join(left)}", None
 
 
 def _everything(report: NodeReport) -> Iterator[str]:
@@ -141,6 +136,8 @@ def prometheus(report: NodeReport) -> str:
     The metric ``harness_ready`` is 1 for the present verdict and 0 for the others; the label `gpu` is empty for the
     node.
     """
+    from harness.reporting.prometheus import Metric  # with the modules of a run's ledger, which no other form needs
+
     verdicts: dict[Labels, float] = {}
     for uuid, verdict in (("", report.verdict), *((gpu.uuid, gpu.verdict) for gpu in report.gpus)):
         verdicts |= {(("gpu", uuid), ("verdict", each.value)): float(each is verdict) for each in Verdict}

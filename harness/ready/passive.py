@@ -20,8 +20,8 @@ import msgspec
 from harness.core.disposable import KILL, DisposableRun, json_objects, run_disposable
 from harness.core.text import format_exit_code
 from harness.devices.device import Device, Inventory
-from harness.devices.gpu_queries import QUERIES, QUERY_OF, Answer
 from harness.devices.kernel_log import KMSG
+from harness.devices.nvml import QUERIES, QUERY_OF, Answer
 from harness.ready.judge_gpu import GpuFacts
 from harness.ready.reader import CALL_LIMIT, LIST_LIMIT
 
@@ -49,7 +49,7 @@ class NodeFacts:
     """What was read on a node: plain values.
 
     `inventory`: None if NVML did not start, or did not list the devices. `nvml`: its error at the start, status and
-    text. `hang`: the call that did not return before there was a list. `host`: see `harness.ready.host`.
+    text. `hang`: the call that did not return before there was a list. `host`: see `harness.ready.reader`.
     """
 
     gpus: tuple[GpuFacts, ...] = ()

@@ -1,14 +1,133 @@
-"""The table of quick tests, and which of them fit into a budget. Pure, but for the import of a test.
+"""The table of quick tests, which of them fit into a budget, and the order for their process with the lines it sends.
 
-The functions import torch and are called in disposable processes only; this module imports none of them.
+The functions of the tests import torch and are called in disposable processes only; this module imports none of them.
+An order is one JSON object in a file; the lines that come back are JSON objects in another. Both sides are on one
+machine, but a device that corrupts memory may damage a line: a reader skips what is none.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta
+
+#: Characters of a text.
+MOST_TEXT = 2000
+#: Bytes of all lines that are read: a test that writes more is broken.
+MOST_BYTES = 32 << 20
+
+Text = Annotated[str, Meta(max_length=MOST_TEXT)]
+Number = Annotated[float, Meta(ge=0, le=1e18)]
+Phase = Literal["solo", "group"]
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU to test. `label`: its name in texts. `masks`: the variables that show a process this GPU alone."""
+
+    uuid: str
+    label: str
+    masks: dict[str, str]
+
+
+_Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,255}$")]
+
+
+class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The part of this node in a test of several nodes: its GPUs are the ranks from `first` on, of `world` ranks.
+
+    Rank 0 listens at the address. `limit`: seconds for a place of the test, and for the ranks to wait for each other.
+    """
+
+    kind: _Word
+    first: Annotated[int, Meta(ge=0, le=1 << 20)]
+    world: Annotated[int, Meta(ge=0, le=1 << 20)]
+    gpus: Annotated[int, Meta(ge=0, le=1024)]
+    address: _Word
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    limit: Annotated[int, Meta(ge=0, le=3600)]
+
+    @property
+    def word(self) -> str:
+        """The part as one word of a command."""
+        return ",".join(f"{name}={getattr(self, name)}" for name in self.__struct_fields__)
+
+    @classmethod
+    def parse(cls, word: str) -> Fabric:
+        """Return the part in a word. Raise msgspec.ValidationError."""
+        return msgspec.convert(dict(part.partition("=")[::2] for part in word.split(",")), cls, strict=False)
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tests to run. `full`: sizes for GPUs, not for simulated ones.
+
+    Seconds: `start_until` after the start of the process no test begins. `hang`: a test that has not ended after so
+    many seconds, without those in which no processor was free, hangs. `end`: after that everything is killed.
+    `fabric`: the tests of groups are with other nodes, and no others run. `whole_exit`: processes end by the whole
+    exit, in which drivers may crash. `parent`: the process with whose end all ends.
+    """
+
+    kind: str
+    gpus: tuple[Gpu, ...]
+    solo: tuple[str, ...]
+    group: tuple[str, ...]
+    folder: str
+    start_until: float
+    hang: float
+    end: float
+    seed: int
+    full: bool
+    whole_exit: bool
+    fabric: Fabric | None = None
+    parent: int = 0
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What happened to a GPU, or to the process as a whole (without `gpu`).
+
+    - ``imported``: torch is there, after `seconds`.
+    - ``test``: the test `name` begins. ``place``: it has come to the place `text`.
+    - ``done``: it has ended as `state` says; `figures` is what it measured.
+    - ``left``: the tests `names` were not begun, since the time was used up.
+    - ``complete``: all tests of the process have ended.
+    - ``end``: the process has ended with `status` (None: it could not be killed). `state` is why: ``hang``, ``budget``
+      (the time was used up), ``others`` (another process of the group had failed) or empty. `starved`: seconds in which
+      the test in hand had no processor.
+    - ``failed``: the process as a whole cannot work; `text` is why.
+    """
+
+    what: Literal["imported", "test", "place", "done", "left", "complete", "end", "failed"]
+    phase: Phase = "solo"
+    gpu: Annotated[str, Meta(max_length=200)] = ""
+    name: Annotated[str, Meta(max_length=200)] = ""
+    names: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
+    state: Annotated[str, Meta(max_length=20)] = ""
+    text: Text = ""
+    seconds: Number = 0.0
+    starved: Number = 0.0
+    status: int | None = None
+    figures: Annotated[dict[str, float], Meta(max_length=100)] = {}
+
+
+_decoder = msgspec.json.Decoder(Line)
+
+
+def encode(line: Line) -> bytes:
+    """Return the line with its end."""
+    return msgspec.json.encode(line) + b"\n"
+
+
+def decode(data: bytes) -> Iterator[Line]:
+    """Return the lines in the bytes; whatever is no line is left out."""
+    for line in data.split(b"\n"):
+        try:
+            yield _decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+
 
 #: What a test that fails says about the GPU: a kind of the table of next steps.
 WRONG, CONTRACT, PEER, COLLECTIVE = "wrong_result", "driver_contract", "wrong_peer", "wrong_collective"
@@ -45,41 +164,42 @@ class Entry:
         """Import and return the function."""
         module, name, *argument = self.function.split(":")
         found = getattr(importlib.import_module(f"harness.ready.{module}"), name)
-        return cast(Callable[..., None], found(*argument) if argument else found)
+        return cast("Callable[..., None]", found(*argument) if argument else found)
 
 
 #: Operations that a simulated device takes from the CPU, after an import of sympy by torch that takes seconds.
 _SILICON = frozenset({"product_fp8", "product_int8", "fourier"})
 
 
-def _arithmetic(name: str, kind: str, full: float, small: float, finds: float, holds: str) -> Entry:
-    return Entry(name, f"arithmetic:{name}", kind, full, small, finds, holds)
-
-
-def _order(name: str, kind: str, full: float, small: float, finds: float, holds: str) -> Entry:
-    return Entry(name, f"order:{name}", kind, full, small, finds, holds)
+def _entry(function: str, kind: str, full: float, small: float, finds: float, holds: str) -> Entry:
+    return Entry(function.partition(":")[2], function, kind, full, small, finds, holds)
 
 
 TABLE: tuple[Entry, ...] = (
-    _arithmetic("context", WRONG, 2.0, 0.6, 8, "a context is created, and a sum is right"),
-    _order("kernels_in_order", WRONG, 0.1, 0.1, 4, "a chain of operations runs once each, in order"),
-    _arithmetic("copies", WRONG, 2.0, 0.3, 6, "copied bytes arrive unchanged, both ways and on the GPU"),
-    _order("waits", WRONG, 0.2, 0.2, 5, "a wait for a stream, event or device ends after the work before it"),
-    _order("graphs", WRONG, 0.2, 0.2, 7, "a graph has each piece of work once, and each replay runs all of it"),
-    _arithmetic("memory", WRONG, 3.0, 0.2, 6, "memory holds what is written to it"),
-    _order("adjacent_order", WRONG, 0.1, 0.1, 3, "fills and copies of a stream run in order"),
-    _order("stream_waits", WRONG, 0.1, 0.1, 5, "a stream waits for an event of another stream"),
-    _order("events", CONTRACT, 0.1, 0.1, 3, "events measure time, and streams have their priority"),
-    _order("errors", CONTRACT, 0.05, 0.05, 4, "a wrong call returns its documented error"),
-    _order("fills", CONTRACT, 0.1, 0.1, 4, "a fill writes its range and nothing else"),
-    _order("pools", CONTRACT, 0.1, 0.1, 4, "a memory pool counts what is used, and returns it"),
-    _order(
-        "memory_accounts", CONTRACT, 0.2, 0.1, 3, "free memory follows allocations, and most of it can be allocated"
+    _entry("arithmetic:context", WRONG, 2.0, 0.6, 8, "a context is created, and a sum is right"),
+    _entry("order:kernels_in_order", WRONG, 0.1, 0.1, 4, "a chain of operations runs once each, in order"),
+    _entry("arithmetic:copies", WRONG, 2.0, 0.3, 6, "copied bytes arrive unchanged, both ways and on the GPU"),
+    _entry("order:waits", WRONG, 0.2, 0.2, 5, "a wait for a stream, event or device ends after the work before it"),
+    _entry("order:graphs", WRONG, 0.2, 0.2, 7, "a graph has each piece of work once, and each replay runs all of it"),
+    _entry("arithmetic:memory", WRONG, 3.0, 0.2, 6, "memory holds what is written to it"),
+    _entry("order:adjacent_order", WRONG, 0.1, 0.1, 3, "fills and copies of a stream run in order"),
+    _entry("order:stream_waits", WRONG, 0.1, 0.1, 5, "a stream waits for an event of another stream"),
+    _entry("order:events", CONTRACT, 0.1, 0.1, 3, "events measure time, and streams have their priority"),
+    _entry("order:errors", CONTRACT, 0.05, 0.05, 4, "a wrong call returns its documented error"),
+    _entry("order:fills", CONTRACT, 0.1, 0.1, 4, "a fill writes its range and nothing else"),
+    _entry("order:pools", CONTRACT, 0.1, 0.1, 4, "a memory pool counts what is used, and returns it"),
+    _entry(
+        "order:memory_accounts",
+        CONTRACT,
+        0.2,
+        0.1,
+        3,
+        "free memory follows allocations, and most of it can be allocated",
     ),
-    _order("launches", WRONG, 0.2, 0.2, 2, "a small kernel takes less than a millisecond, and has its effect"),
-    _arithmetic("integers", WRONG, 0.4, 0.4, 4, "products and sums of integers are exact"),
-    _order("asynchronous_copies", CONTRACT, 0.1, 0.1, 1, "a copy of pinned memory returns at once"),
-    _order("external_events", WRONG, 0.1, 0.1, 7, "a graph waits for an external event"),
+    _entry("order:launches", WRONG, 0.2, 0.2, 2, "a small kernel takes less than a millisecond, and has its effect"),
+    _entry("arithmetic:integers", WRONG, 0.4, 0.4, 4, "products and sums of integers are exact"),
+    _entry("order:asynchronous_copies", CONTRACT, 0.1, 0.1, 1, "a copy of pinned memory returns at once"),
+    _entry("order:external_events", WRONG, 0.1, 0.1, 7, "a graph waits for an external event"),
     *(
         Entry(
             f"product_{kind}",
@@ -92,11 +212,11 @@ TABLE: tuple[Entry, ...] = (
         )
         for kind in ("bf16", "fp16", "fp8", "tf32", "fp32", "fp64", "int8")
     ),
-    _arithmetic("convolution", WRONG, 0.8, 0.1, 3, "a convolution of integers is exact"),
-    _arithmetic("attention", WRONG, 0.5, 0.1, 2, "attention over equal keys is the running mean"),
-    _arithmetic("fourier", WRONG, 0.5, 0.1, 2, "Fourier transforms of an impulse and a wave are the known ones"),
-    _arithmetic("repeated", WRONG, 0.2, 0.2, 4, "the same product has the same bits each time"),
-    _order("allocations", CONTRACT, 0.3, 0.3, 1, "each of many blocks keeps its value"),
+    _entry("arithmetic:convolution", WRONG, 0.8, 0.1, 3, "a convolution of integers is exact"),
+    _entry("arithmetic:attention", WRONG, 0.5, 0.1, 2, "attention over equal keys is the running mean"),
+    _entry("arithmetic:fourier", WRONG, 0.5, 0.1, 2, "Fourier transforms of an impulse and a wave are the known ones"),
+    _entry("arithmetic:repeated", WRONG, 0.2, 0.2, 4, "the same product has the same bits each time"),
+    _entry("order:allocations", CONTRACT, 0.3, 0.3, 1, "each of many blocks keeps its value"),
     Entry("pairs", "group:pairs", PEER, 5.0, 1.0, 5, "copies between each two GPUs are right, and in order", True),
     Entry(
         "collectives",

@@ -8,7 +8,7 @@ takes the least step after which the GPU can be trusted. A file replaces rows, s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ DCGM = "https://docs.nvidia.com/datacenter/dcgm/latest/reference/diagnostics/err
 OWN = "docs/ready.md"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A row of the table. `text`: the problem in a few words, for the documentation."""
 
@@ -44,123 +44,92 @@ class Rule:
     source: str
 
 
-def _rule(verdict: Verdict, step: Step, text: str, source: str) -> Rule:
-    return Rule(verdict=verdict, step=step, text=text, source=source)
-
-
 _BAD, _WORSE, _OPEN = Verdict.NOT_READY, Verdict.DEGRADED, Verdict.UNKNOWN
 
 #: Kinds of problems by subject. The order within the table is that of the documentation.
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         # the driver and the devices that it shows
-        "no_driver": _rule(_BAD, Step.FIX_CONFIGURATION, "NVIDIA's driver is not loaded", DEBUG_GUIDELINES),
-        "driver_mismatch": _rule(_BAD, Step.REBOOT, "driver and its library have different versions", NVML),
-        "no_gpu": _rule(_BAD, Step.LOOK, "the driver shows no GPU", DEBUG_GUIDELINES),
-        "gpu_missing": _rule(
+        "no_driver": Rule(_BAD, Step.FIX_CONFIGURATION, "NVIDIA's driver is not loaded", DEBUG_GUIDELINES),
+        "driver_mismatch": Rule(_BAD, Step.REBOOT, "driver and its library have different versions", NVML),
+        "no_gpu": Rule(_BAD, Step.LOOK, "the driver shows no GPU", DEBUG_GUIDELINES),
+        "gpu_missing": Rule(
             _BAD, Step.REBOOT, "fewer GPUs than the PCI bus or the hardware file has", DEBUG_GUIDELINES
         ),
-        "gpu_lost": _rule(_BAD, Step.REBOOT, "the driver has lost the GPU", XID_CATALOGUE),
-        "reset_required": _rule(_BAD, Step.RESET_GPU, "the driver says that the GPU needs a reset", NVML),
-        "driver_hangs": _rule(_BAD, Step.REBOOT, "the driver does not answer", DEBUG_GUIDELINES),
-        "driver_crashes": _rule(
+        "gpu_lost": Rule(_BAD, Step.REBOOT, "the driver has lost the GPU", XID_CATALOGUE),
+        "reset_required": Rule(_BAD, Step.RESET_GPU, "the driver says that the GPU needs a reset", NVML),
+        "driver_hangs": Rule(_BAD, Step.REBOOT, "the driver does not answer", DEBUG_GUIDELINES),
+        "driver_crashes": Rule(
             _BAD, Step.REBOOT, "the driver's library ends the process that asks it", DEBUG_GUIDELINES
         ),
-        "hardware": _rule(_BAD, Step.FIX_CONFIGURATION, "not what the hardware file says", OWN),
-        "mig": _rule(_BAD, Step.FIX_CONFIGURATION, "MIG instances are missing, or a change of mode is pending", NVML),
+        "hardware": Rule(_BAD, Step.FIX_CONFIGURATION, "not what the hardware file says", OWN),
+        "mig": Rule(_BAD, Step.FIX_CONFIGURATION, "MIG instances are missing, or a change of mode is pending", NVML),
         # what the driver asks for
-        "recovery_reset": _rule(_BAD, Step.RESET_GPU, "the driver asks for a reset of the GPU", RECOVERY_FLAGS),
-        "recovery_reboot": _rule(_BAD, Step.REBOOT, "the driver asks for a reboot", RECOVERY_FLAGS),
-        "recovery_drain": _rule(_BAD, Step.RESET_GPU, "the driver asks to drain the GPU and its peers", RECOVERY_FLAGS),
-        "recovery_imex": _rule(_BAD, Step.LOOK, "the driver asks to recover the IMEX domain", RECOVERY_FLAGS),
+        "recovery_reset": Rule(_BAD, Step.RESET_GPU, "the driver asks for a reset of the GPU", RECOVERY_FLAGS),
+        "recovery_reboot": Rule(_BAD, Step.REBOOT, "the driver asks for a reboot", RECOVERY_FLAGS),
+        "recovery_drain": Rule(_BAD, Step.RESET_GPU, "the driver asks to drain the GPU and its peers", RECOVERY_FLAGS),
+        "recovery_imex": Rule(_BAD, Step.LOOK, "the driver asks to recover the IMEX domain", RECOVERY_FLAGS),
         # memory
-        "ecc_uncorrected": _rule(_BAD, Step.RESET_GPU, "uncorrected memory errors since the last reset", XID_CATALOGUE),
-        "rows_failed": _rule(_BAD, Step.VENDOR_TICKET, "a row remapping failed", RMA_POLICY),
-        "rows_pending": _rule(_BAD, Step.RESET_GPU, "a row remapping waits for a reset", ROW_REMAPPING),
-        "sram_threshold": _rule(_BAD, Step.VENDOR_TICKET, "too many uncorrected SRAM errors", RMA_POLICY),
-        "pages_pending": _rule(_BAD, Step.RESET_GPU, "a page retirement waits for a reset", PAGE_RETIREMENT),
-        "pages_retired": _rule(_WORSE, Step.VENDOR_TICKET, "nearly all of 64 possible retired pages", ROW_REMAPPING),
-        "ecc_mode": _rule(_WORSE, Step.RESET_GPU, "a change of the ECC mode waits for a reset", NVML),
+        "ecc_uncorrected": Rule(_BAD, Step.RESET_GPU, "uncorrected memory errors since the last reset", XID_CATALOGUE),
+        "rows_failed": Rule(_BAD, Step.VENDOR_TICKET, "a row remapping failed", RMA_POLICY),
+        "rows_pending": Rule(_BAD, Step.RESET_GPU, "a row remapping waits for a reset", ROW_REMAPPING),
+        "sram_threshold": Rule(_BAD, Step.VENDOR_TICKET, "too many uncorrected SRAM errors", RMA_POLICY),
+        "pages_pending": Rule(_BAD, Step.RESET_GPU, "a page retirement waits for a reset", PAGE_RETIREMENT),
+        "pages_retired": Rule(_WORSE, Step.VENDOR_TICKET, "nearly all of 64 possible retired pages", ROW_REMAPPING),
+        "ecc_mode": Rule(_WORSE, Step.RESET_GPU, "a change of the ECC mode waits for a reset", NVML),
         # Xids of the kernel's log
-        "xid_reset": _rule(_BAD, Step.RESET_GPU, "an Xid after which the GPU needs a reset", XID_CATALOGUE),
-        "xid_reboot": _rule(_BAD, Step.REBOOT, "an Xid after which the node needs a reboot", XID_CATALOGUE),
-        "xid_vendor": _rule(_BAD, Step.VENDOR_TICKET, "an Xid of broken hardware", XID_CATALOGUE),
-        "xid_look": _rule(_WORSE, Step.LOOK, "an Xid that may be harmless or not", XID_CATALOGUE),
-        "sxid": _rule(_BAD, Step.REBOOT, "a fatal error of an NVLink switch", FABRIC_MANAGER),
-        "log_unreadable": _rule(_OPEN, Step.FIX_CONFIGURATION, "the kernel's log cannot be read", KERNEL_LOG),
+        "xid_reset": Rule(_BAD, Step.RESET_GPU, "an Xid after which the GPU needs a reset", XID_CATALOGUE),
+        "xid_reboot": Rule(_BAD, Step.REBOOT, "an Xid after which the node needs a reboot", XID_CATALOGUE),
+        "xid_vendor": Rule(_BAD, Step.VENDOR_TICKET, "an Xid of broken hardware", XID_CATALOGUE),
+        "xid_look": Rule(_WORSE, Step.LOOK, "an Xid that may be harmless or not", XID_CATALOGUE),
+        "sxid": Rule(_BAD, Step.REBOOT, "a fatal error of an NVLink switch", FABRIC_MANAGER),
+        "log_unreadable": Rule(_OPEN, Step.FIX_CONFIGURATION, "the kernel's log cannot be read", KERNEL_LOG),
         # links
-        "pcie_width": _rule(_WORSE, Step.LOOK, "the PCIe link has fewer lanes than it can have", DEBUG_GUIDELINES),
-        "pcie_generation": _rule(_WORSE, Step.LOOK, "the PCIe link is slower than it can be", DEBUG_GUIDELINES),
-        "pcie_replays": _rule(_WORSE, Step.LOOK, "many PCIe replays", NVML),
-        "nvlink_down": _rule(_BAD, Step.RESET_GPU, "an NVLink is down, and others of the GPU are up", XID_CATALOGUE),
-        "nvlink_errors": _rule(_WORSE, Step.LOOK, "an NVLink counts replays or recoveries", NVML),
-        "fabric": _rule(_BAD, Step.FIX_CONFIGURATION, "the GPU has not joined its NVLink fabric", FABRIC_MANAGER),
-        "fabric_health": _rule(_BAD, Step.LOOK, "the NVLink fabric reports a fault", FABRIC_MANAGER),
+        "pcie_width": Rule(_WORSE, Step.LOOK, "the PCIe link has fewer lanes than it can have", DEBUG_GUIDELINES),
+        "pcie_generation": Rule(_WORSE, Step.LOOK, "the PCIe link is slower than it can be", DEBUG_GUIDELINES),
+        "pcie_replays": Rule(_WORSE, Step.LOOK, "many PCIe replays", NVML),
+        "nvlink_down": Rule(_BAD, Step.RESET_GPU, "an NVLink is down, and others of the GPU are up", XID_CATALOGUE),
+        "nvlink_errors": Rule(_WORSE, Step.LOOK, "an NVLink counts replays or recoveries", NVML),
+        "fabric": Rule(_BAD, Step.FIX_CONFIGURATION, "the GPU has not joined its NVLink fabric", FABRIC_MANAGER),
+        "fabric_health": Rule(_BAD, Step.LOOK, "the NVLink fabric reports a fault", FABRIC_MANAGER),
         # speed
-        "thermal": _rule(_WORSE, Step.LOOK, "the clocks are slowed by heat", NVML),
-        "power_brake": _rule(_WORSE, Step.LOOK, "the clocks are slowed by the power supply or by hardware", NVML),
-        "temperature": _rule(_WORSE, Step.LOOK, "the GPU is near the temperature at which it slows down", NVML),
-        "power_limit": _rule(_WORSE, Step.FIX_CONFIGURATION, "the power limit is below the default", NVML),
-        "clocks": _rule(_WORSE, Step.FIX_CONFIGURATION, "the clocks are limited by a setting", NVML),
+        "thermal": Rule(_WORSE, Step.LOOK, "the clocks are slowed by heat", NVML),
+        "power_brake": Rule(_WORSE, Step.LOOK, "the clocks are slowed by the power supply or by hardware", NVML),
+        "temperature": Rule(_WORSE, Step.LOOK, "the GPU is near the temperature at which it slows down", NVML),
+        "power_limit": Rule(_WORSE, Step.FIX_CONFIGURATION, "the power limit is below the default", NVML),
+        "clocks": Rule(_WORSE, Step.FIX_CONFIGURATION, "the clocks are limited by a setting", NVML),
         # settings
-        "persistence": _rule(_WORSE, Step.FIX_CONFIGURATION, "persistence mode is off", PERSISTENCE),
-        "compute_mode": _rule(_BAD, Step.FIX_CONFIGURATION, "the compute mode forbids processes", NVML),
-        "exclusive": _rule(_WORSE, Step.FIX_CONFIGURATION, "the compute mode allows one process only", NVML),
+        "persistence": Rule(_WORSE, Step.FIX_CONFIGURATION, "persistence mode is off", PERSISTENCE),
+        "compute_mode": Rule(_BAD, Step.FIX_CONFIGURATION, "the compute mode forbids processes", NVML),
+        "exclusive": Rule(_WORSE, Step.FIX_CONFIGURATION, "the compute mode allows one process only", NVML),
         # what others have left
-        "processes": _rule(_WORSE, Step.END_PROCESSES, "processes use the GPU", OWN),
-        "memory_left": _rule(_WORSE, Step.RESET_GPU, "memory is in use, and no process has it", OWN),
-        "unkillable": _rule(_BAD, Step.REBOOT, "a process cannot be killed", PROC),
-        "stuck_process": _rule(_WORSE, Step.LOOK, "a process waits in the kernel and does not move", PROC),
+        "processes": Rule(_WORSE, Step.END_PROCESSES, "processes use the GPU", OWN),
+        "memory_left": Rule(_WORSE, Step.RESET_GPU, "memory is in use, and no process has it", OWN),
+        "unkillable": Rule(_BAD, Step.REBOOT, "a process cannot be killed", PROC),
+        "stuck_process": Rule(_WORSE, Step.LOOK, "a process waits in the kernel and does not move", PROC),
         # the host
-        "shared_memory": _rule(_WORSE, Step.FIX_CONFIGURATION, "/dev/shm is small or nearly full", TORCH_DATA),
-        "open_files": _rule(_WORSE, Step.FIX_CONFIGURATION, "few open files are allowed", TORCH_DATA),
-        "disk_full": _rule(_BAD, Step.LOOK, "the disk for temporary files is full", OWN),
-        "disk_low": _rule(_WORSE, Step.LOOK, "the disk for temporary files is nearly full", OWN),
-        "clock": _rule(_WORSE, Step.FIX_CONFIGURATION, "the kernel estimates a large error of its clock", ADJTIMEX),
+        "shared_memory": Rule(_WORSE, Step.FIX_CONFIGURATION, "/dev/shm is small or nearly full", TORCH_DATA),
+        "open_files": Rule(_WORSE, Step.FIX_CONFIGURATION, "few open files are allowed", TORCH_DATA),
+        "disk_full": Rule(_BAD, Step.LOOK, "the disk for temporary files is full", OWN),
+        "disk_low": Rule(_WORSE, Step.LOOK, "the disk for temporary files is nearly full", OWN),
+        "clock": Rule(_WORSE, Step.FIX_CONFIGURATION, "the kernel estimates a large error of its clock", ADJTIMEX),
         # checks
-        "unreadable": _rule(_OPEN, Step.LOOK, "a reading failed", OWN),
-        "cannot_run": _rule(_OPEN, Step.LOOK, "a test could not run", OWN),
-        "wrong_result": _rule(_BAD, Step.RESET_GPU, "a test got a wrong result", DEBUG_GUIDELINES),
-        "device_error": _rule(_BAD, Step.RESET_GPU, "a test got an error of the device", DEBUG_GUIDELINES),
-        "crash": _rule(_BAD, Step.LOOK, "a test's process was ended by a signal", DEBUG_GUIDELINES),
-        "hang": _rule(_BAD, Step.RESET_GPU, "a test did not end in time", DEBUG_GUIDELINES),
-        "driver_contract": _rule(_BAD, Step.REBOOT, "the driver breaks a promise of its interface", RUNTIME),
-        "wrong_peer": _rule(_BAD, Step.LOOK, "a copy between two GPUs is wrong", DEBUG_GUIDELINES),
-        "wrong_collective": _rule(_BAD, Step.LOOK, "a collective of all GPUs is wrong, or takes far too long", NCCL),
-        "group_hang": _rule(_BAD, Step.LOOK, "a test of several GPUs together did not end in time", NCCL),
-        "far_too_slow": _rule(_BAD, Step.RESET_GPU, "a test took longer than on any host", OWN),
-        "slow": _rule(_WORSE, Step.LOOK, "a test was slower than its floor, or than the other GPUs", OWN),
-        "dcgm": _rule(_BAD, Step.LOOK, "a test of NVIDIA's dcgmi diag failed", DCGM),
-        "suites": _rule(_BAD, Step.LOOK, "cases of the suites are red", OWN),
+        "unreadable": Rule(_OPEN, Step.LOOK, "a reading failed", OWN),
+        "cannot_run": Rule(_OPEN, Step.LOOK, "a test could not run", OWN),
+        "wrong_result": Rule(_BAD, Step.RESET_GPU, "a test got a wrong result", DEBUG_GUIDELINES),
+        "device_error": Rule(_BAD, Step.RESET_GPU, "a test got an error of the device", DEBUG_GUIDELINES),
+        "crash": Rule(_BAD, Step.LOOK, "a test's process was ended by a signal", DEBUG_GUIDELINES),
+        "hang": Rule(_BAD, Step.RESET_GPU, "a test did not end in time", DEBUG_GUIDELINES),
+        "driver_contract": Rule(_BAD, Step.REBOOT, "the driver breaks a promise of its interface", RUNTIME),
+        "wrong_peer": Rule(_BAD, Step.LOOK, "a copy between two GPUs is wrong", DEBUG_GUIDELINES),
+        "wrong_collective": Rule(_BAD, Step.LOOK, "a collective of all GPUs is wrong, or takes far too long", NCCL),
+        "group_hang": Rule(_BAD, Step.LOOK, "a test of several GPUs together did not end in time", NCCL),
+        "far_too_slow": Rule(_BAD, Step.RESET_GPU, "a test took longer than on any host", OWN),
+        "slow": Rule(_WORSE, Step.LOOK, "a test was slower than its floor, or than the other GPUs", OWN),
+        "dcgm": Rule(_BAD, Step.LOOK, "a test of NVIDIA's dcgmi diag failed", DCGM),
+        "suites": Rule(_BAD, Step.LOOK, "cases of the suites are red", OWN),
     }
 )
-
-
-def make_problem(
-    kind: str,
-    *,
-    check: str,
-    wanted: str,
-    found: str,
-    gpu: str | None = None,
-    detail: str = "",
-    code: str = "",
-    rules: Mapping[str, Rule] = RULES,
-) -> Problem:
-    """Return a problem with the verdict, the step and the source of its row. Raise KeyError for an unknown kind."""
-    rule = rules[kind]
-    return Problem(
-        check=check,
-        kind=kind,
-        gpu=gpu,
-        verdict=rule.verdict,
-        wanted=wanted[:MOST_TEXT],
-        found=found[:MOST_TEXT],
-        step=rule.step,
-        detail=detail[:MOST_TEXT],
-        source=rule.source,
-        code=code,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,24 +173,23 @@ class Findings:
         self.checks.append(CheckRun(name=check, gpu=gpu, state=state, text=text, seconds=seconds, **measured))
 
     def problem(self, check: str, finding: Finding, gpu: str | None = None) -> Problem:
-        """Add a problem without a check of its own, and return it."""
-        made = make_problem(
-            finding.kind,
+        """Add a problem without a check of its own, with what its row of the table says. Return it."""
+        rule = self.rules[finding.kind]
+        made = Problem(
             check=check,
             gpu=gpu,
-            wanted=finding.wanted,
-            found=finding.found,
-            detail=finding.detail,
-            code=finding.code,
-            rules=self.rules,
+            verdict=rule.verdict,
+            step=rule.step,
+            source=rule.source,
+            **{name: text[:MOST_TEXT] for name, text in asdict(finding).items()},
         )
         self.problems.append(made)
         return made
 
 
-def unkillable(what: str) -> Finding:
-    """Return the finding about a program that does not end when it is killed."""
-    return Finding("unkillable", "processes that end when they are killed", what)
+def unkillable(what: str, detail: str = "") -> Finding:
+    """Return the finding about a process that does not end when it is killed."""
+    return Finding("unkillable", "processes that end when they are killed", what, detail)
 
 
 #: Of problems with one verdict, that with the step which costs most comes first: it makes the others superfluous.

@@ -4,7 +4,7 @@ A fork costs milliseconds, and an import of torch seconds of a processor: eight 
 host. This process never uses a device, so a sick device cannot hang it; it watches the forks, ends those that hang, and
 writes what happened. If it dies, the kernel kills the forks.
 
-As a program: ``python -m harness.ready.worker ORDER LINES``, two files (`harness.ready.orders`).
+As a program: ``python -m harness.ready.worker ORDER LINES``, two files (`harness.ready.quick_tests`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from harness.checks.process import read_waits
 from harness.core import linux
 from harness.core.disposable import end_groups
 from harness.core.text import single_line
-from harness.devices.known_answers import HealthError
-from harness.ready import orders, quick_tests
+from harness.devices.health import HealthError
+from harness.ready import quick_tests
 from harness.ready.bench import FULL, SMALL, Bench, CannotTestError, LacksError, SlowError
 from harness.ready.group import Crew
-from harness.ready.orders import MOST_TEXT, Gpu, Line, Order
+from harness.ready.quick_tests import MOST_TEXT, Gpu, Line, Order
 
 _PAUSE = 0.01  # seconds between two looks at the forks
 #: Errors of CUDA that say nothing about a GPU: other processes have its memory (`memory_accounts` tests that free
@@ -55,14 +55,14 @@ class Lines:
 
     def write(self, line: Line) -> None:
         """Append a line."""
-        os.write(self._descriptor, orders.encode(line))
+        os.write(self._descriptor, quick_tests.encode(line))
 
     def new(self) -> list[Line]:
         """Return the complete lines that were appended since the last call."""
         data = os.pread(self._descriptor, 1 << 20, self._read)
         data = data[: data.rfind(b"\n") + 1]
         self._read += len(data)
-        return list(orders.decode(data))
+        return list(quick_tests.decode(data))
 
 
 @dataclass(slots=True)
@@ -116,7 +116,9 @@ def run_order(order: Order, lines: Lines) -> None:
             return
 
 
-def _run_fabric(torch: Any, backend: Backend, order: Order, fabric: orders.Fabric, began: float, lines: Lines) -> None:
+def _run_fabric(
+    torch: Any, backend: Backend, order: Order, fabric: quick_tests.Fabric, began: float, lines: Lines
+) -> None:
     """Run the tests of groups with all GPUs of this node, as ranks beside those of other nodes."""
     labels = tuple(f"rank {number}" for number in range(fabric.world))
     for name in order.group:
@@ -132,7 +134,7 @@ def _run_fabric(torch: Any, backend: Backend, order: Order, fabric: orders.Fabri
 class Crowd:
     """Forks that work at the same time."""
 
-    def __init__(self, order: Order, lines: Lines, began: float, phase: orders.Phase) -> None:
+    def __init__(self, order: Order, lines: Lines, began: float, phase: quick_tests.Phase) -> None:
         self._order, self._lines, self._began, self._phase = order, lines, began, phase
         self._children: dict[str, Child] = {}
 
@@ -246,7 +248,7 @@ def _become(parent: int, order: Order, log: str, body: Callable[[], None]) -> No
 
 def _solo(torch: Any, backend: Backend, order: Order, gpu: Gpu, began: float, lines: Lines) -> None:
     """Run the tests of one GPU, until one of them makes the others useless."""
-    _show(gpu.masks)
+    os.environ.update(gpu.masks)
     bench = _bench(torch, backend, order, 0)
     useless = False
     for number, name in enumerate(order.solo):
@@ -269,7 +271,7 @@ def _member(
 ) -> None:
     """Run a test of a group as one of its ranks. `group`: the GPUs of this node in it, of which `index` is its own."""
     gpu = group[index]
-    _show(joined_masks([each.masks for each in group]))
+    os.environ.update(joined_masks([each.masks for each in group]))
     bench = _bench(torch, backend, order, index)
     if backend.torch_type == "cuda":
         torch.cuda.set_device(bench.device)
@@ -290,10 +292,6 @@ def joined_masks(masks: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {name: ",".join(filter(None, (each.get(name, "") for each in masks))) for name in names}
 
 
-def _show(masks: Mapping[str, str]) -> None:
-    os.environ.update(masks)
-
-
 def _bench(torch: Any, backend: Backend, order: Order, index: int) -> Bench:
     if torch.get_num_threads() == 1:
         torch.set_num_threads(1)  # the pool of threads is lost in a fork, and two threads must not replace it at once
@@ -301,7 +299,7 @@ def _bench(torch: Any, backend: Backend, order: Order, index: int) -> Bench:
     return Bench(torch, backend, device, order.seed, FULL if order.full else SMALL)
 
 
-def _one(name: str, bench: Bench, lines: Lines, gpu: str, phase: orders.Phase, body: Callable[[], None]) -> str:
+def _one(name: str, bench: Bench, lines: Lines, gpu: str, phase: quick_tests.Phase, body: Callable[[], None]) -> str:
     """Run a test, write its result, and return its state."""
     lines.write(Line(what="test", phase=phase, gpu=gpu, name=name))
     began, text = time.monotonic(), ""

@@ -26,18 +26,10 @@ Facts = Mapping[str, Any] | None
 ReportFormat = Callable[[Results, Facts], Iterable[bytes]]
 
 
-def _markdown(results: Results, facts: Facts) -> Iterable[bytes]:
-    yield github.job_summary(results, facts)
-
-
-def _prometheus(results: Results, facts: Facts) -> Iterable[bytes]:
-    yield prometheus.prometheus_text(results, facts)
-
-
 _OWN: Mapping[str, ReportFormat] = {
     "json": report_json.report_json_chunks,
-    "markdown": _markdown,
-    "prometheus": _prometheus,
+    "markdown": github.job_summary,
+    "prometheus": prometheus.prometheus_text,
 }
 _ENDINGS = {"markdown": "md", "prometheus": "prom"}
 

@@ -132,28 +132,27 @@ class _SummaryContents:
         del self.red[_KEPT:]
 
 
-def job_summary(results: Results, facts: Mapping[str, Any] | None) -> bytes:
-    """Return the job summary, red cases first. `facts`: the facts of environment.json.
+def job_summary(results: Results, facts: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Yield the job summary, red cases first. `facts`: the facts of environment.json.
 
     The summary begins and ends with an empty line, so that it can follow other text.
     """
     contents = _SummaryContents.of(results, facts)
     room = MOST_BYTES - 200  # leaves room for the last line
-    parts = []
     for part in _parts(results.summary, contents):
         data = part.encode("utf-8")
         if len(data) > room:
-            parts.append(b"\n_More is left out: GitHub takes 1 MiB. The run directory has all of it._\n")
-            break
-        parts.append(data)
+            yield b"\n_More is left out: GitHub takes 1 MiB. The run directory has all of it._\n"
+            return
+        yield data
         room -= len(data)
-    return b"".join(parts)
 
 
 def _parts(summary: Summary, contents: _SummaryContents) -> Iterator[str]:
     """Yield the summary in independent pieces, the most important first."""
     yield f"\n## {_headline(summary)}\n\n"
-    yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in _by_severity(summary)))
+    counts = sorted(summary.counts.items(), key=lambda entry: -entry[0].severity)
+    yield _table(("outcome", "cases"), ((outcome.value, str(number)) for outcome, number in counts))
     for finding in summary.findings:
         cases = (
             f" ({format_count(len(finding.cases), 'case')}: {markdown_code(list_first(finding.cases))})"
@@ -194,10 +193,6 @@ def _headline(summary: Summary) -> str:
         return f"Nothing ran: {total}"
     word = {EXIT_INTERRUPTED: "Interrupted", EXIT_INTERNAL: "Internal error"}.get(status, "Red")
     return f"{word}: {summary.red_cases} of {total} red{findings}; exit status {status}"
-
-
-def _by_severity(summary: Summary) -> list[tuple[Outcome, int]]:
-    return sorted(summary.counts.items(), key=lambda entry: -entry[0].severity)
 
 
 def _red(case: _RedCase) -> str:

@@ -19,17 +19,23 @@ from harness.backends.table import labels
 from harness.core.atomic import open_atomically
 from harness.core.errors import convert_to_write_error
 from harness.core.outcome import EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import escape_invalid_xml, format_count, truncate_middle
-from harness.devices.capabilities import format_bytes
+from harness.core.text import escape_invalid_xml, format_bytes, format_count, truncate_middle
 from harness.journal import environment
 from harness.journal.environment import EnvironmentFileError, Place, Places
 from harness.journal.events import RunStarted
 from harness.journal.ledger import Results, Summary
 from harness.journal.stored_run import StoredRun
-from harness.reporting.junit_case import LIMITS, CaseWriter, finding_case, run_case, tag_of, xml
-from harness.reporting.junit_flavour import named
-from harness.reporting.junit_names import Names
-from harness.reporting.text_limits import MOST_TEXT
+from harness.reporting.junit_case import (
+    LIMITS,
+    MOST_TEXT,
+    CaseWriter,
+    Names,
+    finding_case,
+    named,
+    run_case,
+    tag_of,
+    xml,
+)
 
 FILE_NAME = "junit.xml"
 MOST_BYTES = 29_000_000  # GitLab accepts files below 30 MB (docs.gitlab.com/ci/testing/unit_test_reports)

@@ -1,4 +1,4 @@
-"""One case as an element of a JUnit report, built with junitparser: its verdict, its attempts and their output.
+"""One case as an element of a JUnit report, for each of its readers: its verdict, its attempts and their output.
 
 junitparser and the XML library below it accept any text, including characters that XML forbids: every text is cleaned
 first.
@@ -6,8 +6,14 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import hashlib
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from junitparser import Attr, Error, Failure, Skipped, SystemErr, SystemOut, xunit2
@@ -16,10 +22,96 @@ from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, list_first, single_line, truncate_middle
 from harness.journal.events import Finding, Finish, Levels
 from harness.journal.verdicts import Verdict, executor_end
-from harness.reporting.junit_flavour import Flavour
-from harness.reporting.junit_names import Names
 from harness.reporting.repetitions import repeated
-from harness.reporting.text_limits import GREEN_SHARE, MOST_TEXT
+
+#: Maximum characters of one captured text or traceback of a red case.
+MOST_TEXT = 32_768
+#: The limit of a case that is not red is smaller by this factor.
+GREEN_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """One flavour of a JUnit report.
+
+    `interim`: earlier attempts are separate elements; otherwise they are in the text that the reader shows.
+    `whole_ids`: the name of a case is its whole id, and the report has its file. `not_run`: the tag of a case that did
+    not run before the run ended.
+    """
+
+    name: str
+    interim: bool = True
+    whole_ids: bool = False
+    not_run: str = "error"
+
+
+#: By name. ``default``: the format that pytest calls xunit2, which is also valid for Jenkins' strict schema
+#: (junit-10.xsd); ``jenkins`` is the same. ``gitlab``: GitLab knows no earlier attempts, shows the text of a result
+#: instead of its message, and shows names without classes. A case that did not run is red, so it is an error for a
+#: reader that counts. GitLab lists each case that is newly red, and would hide the cause of an interrupted run among
+#: them, so there it is skipped, and one error counts all of them if nothing else is red. In every flavour each finding
+#: is a case with an error, because readers show only cases and judge a run by them.
+FLAVOURS = {
+    flavour.name: flavour
+    for flavour in (
+        Flavour("default"),
+        Flavour("jenkins"),
+        Flavour("gitlab", interim=False, whole_ids=True, not_run="skipped"),
+    )
+}
+DEFAULT = FLAVOURS["default"]
+
+
+def named(name: object) -> Flavour:
+    """Return the flavour that a run recorded as its setting.
+
+    Another version of the harness may have other flavours, or none.
+    """
+    return FLAVOURS.get(name, DEFAULT) if isinstance(name, str) else DEFAULT
+
+
+Pair = tuple[str, str]
+
+
+class Names:
+    """The cleaned (classname, name) of each case. `ids` returns an iterator over the ids of all cases at each call.
+
+    ``suites/streams/test_events.py::TestX::test_y[cpu]`` gives ``suites.streams.test_events.TestX`` and
+    ``test_y[cpu]``, or with `whole` its whole id. If several ids would give the same pair, a digest of the id is added
+    to each.
+    """
+
+    def __init__(self, ids: Callable[[], Iterable[str]], *, whole: bool = False) -> None:
+        self._whole = whole
+        # Eight bytes per case: the names of a million cases would need ten times the memory.
+        hashes = array("q", (hash(self._pair(case)) for case in ids()))
+        twice = {first for first, second in pairwise(sorted(hashes)) if first == second}
+        times = Counter(pair for case in ids() if hash(pair := self._pair(case)) in twice) if twice else Counter()
+        self._clashing = frozenset(pair for pair, number in times.items() if number > 1)
+
+    def of(self, case: str) -> Pair:
+        """Return the names of a case."""
+        pair = self._pair(case)
+        return (pair[0], f"{pair[1]} #{_short_digest(case)}") if pair in self._clashing else pair
+
+    def _pair(self, case: str) -> Pair:
+        path, _, rest = case.partition("::")
+        base, bracket, parameters = rest.partition("[")  # parameters may contain "::"
+        classes, _, name = base.rpartition("::")
+        return _classname(path, classes), escape_invalid_xml(
+            case if self._whole else name + bracket + parameters or case
+        )
+
+
+@functools.lru_cache(4096)
+def _classname(path: str, classes: str) -> str:
+    module = re.sub(r"[/\\]+", ".", path.removesuffix(".py")).strip(".")
+    return escape_invalid_xml(".".join(filter(None, [module, *classes.split("::")])))
+
+
+def _short_digest(case: str) -> str:
+    return hashlib.sha256(case.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
 
 #: The limits that are tried in turn, until the report is small enough.
 LIMITS = (*(MOST_TEXT >> step for step in range(16)), 0)

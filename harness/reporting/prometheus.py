@@ -4,20 +4,49 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from harness.core.outcome import Outcome
 from harness.core.text import inert_line
 from harness.journal.environment import Place, Places
 from harness.journal.ledger import Results, Summary
-from harness.reporting.metric import Labels, Metric
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A gauge with its values by labels. The textfile collector accepts no timestamps."""
+
+    name: str
+    help: str
+    values: Mapping[Labels, float]
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """The metric in the text format. A metric without values has no lines."""
+        if not self.values:
+            return
+        yield f"# HELP {self.name} {self.help}"
+        yield f"# TYPE {self.name} gauge"
+        for labels, value in self.values.items():
+            written = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels)
+            yield f"{self.name}{{{written}}} {_number(value)}" if written else f"{self.name} {_number(value)}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(round(float(value), 6))
+
 
 #: Maximum characters of a label.
 _MOST_LABEL = 200
 
 
-def prometheus_text(results: Results, facts: Mapping[str, Any] | None) -> bytes:
-    """Return all metrics of a run. `facts`: the facts of environment.json.
+def prometheus_text(results: Results, facts: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Yield all metrics of a run. `facts`: the facts of environment.json.
 
     The number of metrics does not grow with the number of cases.
     """
@@ -37,7 +66,7 @@ def prometheus_text(results: Results, facts: Mapping[str, Any] | None) -> bytes:
         Metric("harness_cases", "Cases by suite, device and outcome.", dict(sorted(cases.items()))),
         Metric("harness_suite_seconds", "Seconds of all attempts, by suite and device.", dict(sorted(seconds.items()))),
     ]
-    return "".join(f"{line}\n" for metric in metrics for line in metric.lines).encode("utf-8")
+    yield from (f"{line}\n".encode() for metric in metrics for line in metric.lines)
 
 
 def _of_run(summary: Summary, places: Places) -> Iterator[Metric]:

@@ -1,16 +1,91 @@
-"""Memory growth over the repetitions of a case, for reports. Information only, no verdict. Pure functions."""
+"""Memory growth over the repetitions of a case, and over many cases, for reports. Pure functions.
+
+Information only: proven leaks have a verdict or a finding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.checks import trend as soak
-from harness.checks.meters import format_quantity
+from harness.checks.meters import format_growths, format_quantity
 from harness.checks.trend import LevelSample, MeterSeries, TrendShape
-from harness.journal.events import Levels
+from harness.core.text import format_count, single_line
+from harness.journal.events import Batch, Levels
 from harness.journal.ledger import Ledger
-from harness.reporting.plot import plot
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_PLAIN = " .:#"
+_AXES = {_BLOCKS: "│", _PLAIN: "|"}
+
+
+def can_encode_blocks(encoding: str | None) -> bool:
+    """Return whether this encoding has the block characters of a plot."""
+    try:
+        (_BLOCKS + _AXES[_BLOCKS]).encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def plot(
+    values: Sequence[int], *, blocks: bool, label: Callable[[int], str], width: int = 60, height: int = 3
+) -> list[str]:
+    """Return a plot with one bar per value: `height` lines (two or more) with an axis and at most `width` columns.
+
+    The axis shows the smallest and the largest value, formatted by `label`. If both labels are equal, the top label is
+    the difference. If there are more values than columns, a column shows the largest of its values. With `blocks`, bars
+    are drawn in eighths of a line, otherwise in thirds, in plain ASCII. Without values there are no lines.
+    """
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    top, bottom = label(high), label(low)
+    if top == bottom and high != low:
+        top = f"+{label(high - low)}"
+    columns = (
+        [max(values[column * len(values) // width : (column + 1) * len(values) // width]) for column in range(width)]
+        if len(values) > width
+        else list(values)
+    )
+    signs = _BLOCKS if blocks else _PLAIN
+    steps = len(signs) - 1
+    # The smallest value gets a small bar, so that no column is empty.
+    filled = [1 + (value - low) * (steps * height - 1) // max(high - low, 1) for value in columns]
+    margin = max(len(top), len(bottom))
+    lines = []
+    for row in reversed(range(height)):
+        text = top if row == height - 1 else bottom if row == 0 else ""
+        bars = "".join(signs[min(max(fill - row * steps, 0), steps)] for fill in filled)
+        lines.append(f"{text:>{margin}} {_AXES[signs]}{bars}".rstrip())
+    return lines
+
+
+def unproven_leaks(searches: Sequence[Batch]) -> list[str]:
+    """Return one line per process whose growth has no explanation: not searched, or not to the end."""
+    return [_line(search) for search in searches if search.unproven or search.failure]
+
+
+def leak_search_cost(searches: Sequence[Batch]) -> str:
+    """Return the number and the duration of the searches, for the line with the cost of isolation.
+
+    Empty if there was none.
+    """
+    made = [search for search in searches if search.trials]
+    return f", {format_count(len(made), 'leak search', 'leak searches')} in {_seconds(made):.1f} s" if made else ""
+
+
+def _seconds(searches: Sequence[Batch]) -> float:
+    return sum(search.seconds for search in searches)
+
+
+def _line(search: Batch) -> str:
+    cases = format_count(len(search.cases), "case")
+    text = f"GREW executor {search.executor} by {format_growths(search.suspicions)} over {cases}"
+    parts = [*search.unproven[:1], *([search.failure] if search.failure else [])]
+    tried = f"{search.tried} of them ran again in {search.seconds:.1f} s" if search.trials else "none of them ran again"
+    return single_line(f"{text}, not shown to be a leak: {'; '.join([tried, *parts])}", 600)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,17 +17,17 @@ from msgspec import Meta
 from harness.core.outcome import Outcome
 from harness.core.structs import DocumentedStruct, json_schema
 from harness.core.text import escape_invalid_xml, truncate_middle
-from harness.journal import events
 from harness.journal.environment import Places
 from harness.journal.events import Finish, Gate, Imported, Ruling
 from harness.journal.ledger import Results, Summary
 from harness.journal.verdicts import Verdict
-from harness.reporting.text_limits import MOST_TEXT
+from harness.reporting.junit_case import MOST_TEXT
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA: Final = 1
 SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
 
+Row = TypeVar("Row", bound=msgspec.Struct)
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 
@@ -223,6 +223,12 @@ def report_json_chunks(results: Results, facts: Mapping[str, Any] | None) -> Ite
     yield b"\n]}\n"
 
 
+def _row(kind: type[Row], source: object, **others: Any) -> Row:
+    """Return a row with these fields, and the fields of `source` that have the same names."""
+    names = [name for name in kind.__struct_fields__ if name not in others]
+    return kind(**{name: getattr(source, name) for name in names}, **others)
+
+
 def _ascii(part: DocumentedStruct) -> bytes:
     """Return a part of the report as ASCII: a terminal may show it, and a case may have printed any character."""
     return json.dumps(msgspec.to_builtins(part), separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -232,32 +238,17 @@ def _head(summary: Summary, facts: Mapping[str, Any] | None) -> Head:
     run, end, odd, cost = summary.run, summary.end, summary.read_problems, summary.cost
     return Head(
         schema_version=SCHEMA,
-        run=None if run is None else _run(summary),
+        run=None
+        if run is None
+        else _row(RunRow, run, started=summary.runs[0].t, parts=len(summary.runs), resumed_by_force=summary.forced),
         finished=end is not None,
         exit_status=summary.run_exit_status(),
         duration=None if end is None else end.duration,
         totals=summary.counts,
         red_cases=summary.red_cases,
-        findings=tuple(
-            FindingRow(kind=finding.kind, message=finding.message, cases=finding.cases, reproduce=finding.reproduce)
-            for finding in summary.findings
-        ),
-        lists=tuple(
-            ListRow(
-                name=result.name,
-                hash=result.hash,
-                cases=result.cases,
-                satisfied=not result.missed,
-                missed=result.missed,
-            )
-            for result in summary.lists
-        ),
-        cost=Cost(
-            executors=cost.executors,
-            startup_seconds=round(cost.startup, 6),
-            restarts=cost.restarts,
-            retries=cost.retries,
-        ),
+        findings=tuple(_row(FindingRow, finding) for finding in summary.findings),
+        lists=tuple(_row(ListRow, result, satisfied=not result.missed) for result in summary.lists),
+        cost=_row(Cost, cost, startup_seconds=round(cost.startup, 6)),
         journal=JournalLines(
             damaged=odd.damaged_lines,
             unknown=odd.unknown_lines,
@@ -288,85 +279,25 @@ def _jsonable(value: object, depth: int = 20) -> Any:
     return [_jsonable(item, depth - 1) for item in value] if isinstance(value, list) else value
 
 
-def _run(summary: Summary) -> RunRow:
-    run = summary.run
-    assert run is not None
-    return RunRow(
-        run_id=run.run_id,
-        started=summary.runs[0].t,
-        argv=run.argv,
-        host=run.host,
-        devices=run.devices,
-        label=run.label,
-        seed=run.seed,
-        isolation=run.isolation,
-        rootdir=run.rootdir,
-        profile=run.profile,
-        hardware=run.hardware,
-        shard=run.shard,
-        parts=len(summary.runs),
-        fail_on_flaky=run.fail_on_flaky,
-        resumed_by_force=summary.forced,
-        identity=run.identity,
-        settings=run.settings,
-        imported=run.imported,
-    )
-
-
 def _case(verdict: Verdict, places: Places, summary: Summary) -> CaseRow:
     place = places.of(verdict)
-    return CaseRow(
+    return _row(
+        CaseRow,
+        verdict,
         id=verdict.case,
-        suite=verdict.suite,
         host=place.host,
         devices=place.devices,
-        outcome=verdict.outcome,
         red=summary.is_red(verdict.outcome),
-        message=verdict.message,
         seconds=round(verdict.duration, 6),
-        reproduce=verdict.reproduce,
-        collected=verdict.collected,
         attempts=tuple(map(_attempt, verdict.finishes)),
-        second_devices=tuple(map(_second, verdict.second_devices)),
-    )
-
-
-def _second(line: events.SecondDevice) -> SecondDevice:
-    return SecondDevice(
-        first=line.first,
-        second=line.second,
-        host=line.host,
-        outcome=line.outcome,
-        finding=line.finding,
-        message=line.message,
+        second_devices=tuple(_row(SecondDevice, line) for line in verdict.second_devices),
     )
 
 
 def _attempt(finish: Finish) -> Attempt:
-    ruling = finish.ruling
-    return Attempt(
-        number=finish.attempt,
-        outcome=finish.outcome,
-        ended=finish.t,
-        seconds=finish.duration,
-        final=finish.final,
-        alone=finish.alone,
-        worker=finish.worker,
-        executor=finish.executor,
-        devices=finish.devices,
-        seed=finish.seed,
-        phases=finish.phases,
-        message=finish.message,
-        detail=truncate_middle(finish.detail, MOST_TEXT),
-        stdout=truncate_middle(finish.stdout, MOST_TEXT),
-        stderr=truncate_middle(finish.stderr, MOST_TEXT),
-        log=truncate_middle(finish.log, MOST_TEXT),
-        notes=finish.notes,
-        properties=finish.properties,
-        exit_status=finish.exit_status,
-        gate=finish.gate,
-        ruling=None if ruling is None else RulingRow(outcome=ruling.outcome, text=ruling.text, source=ruling.source),
-    )
+    ruling = None if finish.ruling is None else _row(RulingRow, finish.ruling)
+    texts = {name: truncate_middle(getattr(finish, name), MOST_TEXT) for name in ("detail", "stdout", "stderr", "log")}
+    return _row(Attempt, finish, number=finish.attempt, ended=finish.t, seconds=finish.duration, ruling=ruling, **texts)
 
 
 def report_schema_text() -> str:

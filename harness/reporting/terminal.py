@@ -11,8 +11,7 @@ from harness.core.outcome import Outcome
 from harness.core.text import format_count, inert_line, single_line
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
-from harness.reporting import leak_searches
-from harness.reporting.repetitions import repetitions
+from harness.reporting.repetitions import leak_search_cost, repetitions, unproven_leaks
 
 #: Maximum number of cases in the summary. The report has all of them.
 SHOWN = 50
@@ -27,7 +26,7 @@ RED_WORDS = ("FINDING ", *(f"{outcome.upper()} " for outcome in Outcome if outco
 def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool, after_pytest: bool = False) -> list[str]:
     """Return the summary lines: outcomes, red cases and how to reproduce them, growing cases, the cost of isolation.
 
-    `blocks`: see `harness.reporting.plot.plot`. `after_pytest`: pytest's last line follows.
+    `blocks`: see `harness.reporting.repetitions.plot`. `after_pytest`: pytest's last line follows.
     """
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
     findings = f"; {format_count(len(ledger.findings), 'finding')}" if ledger.findings else ""
@@ -65,7 +64,7 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool, after_pytes
     if len(ledger.second_devices) > SHOWN:
         lines.append(f"… and {len(ledger.second_devices) - SHOWN} more on second devices, see {run_dir / 'junit.xml'}")
     lines += _kept(ledger)
-    grown = leak_searches.unproven_leaks(ledger.searches)
+    grown = unproven_leaks(ledger.searches)
     lines += grown[:SHOWN_GROWN]
     if len(grown) > SHOWN_GROWN:
         more = format_count(len(grown) - SHOWN_GROWN, "more executor that grew", "more executors that grew")
@@ -80,7 +79,7 @@ def terminal_summary(ledger: Ledger, run_dir: Path, *, blocks: bool, after_pytes
     lines.append(
         f"isolation: {format_count(cost.executors, 'executor')} started in {cost.startup:.2f} s, "
         f"{format_count(cost.restarts, 'restart')}, {format_count(cost.retries, 'retry', 'retries')}"
-        f"{leak_searches.leak_search_cost(ledger.searches)}"
+        f"{leak_search_cost(ledger.searches)}"
     )
     lines.append(f"results: {run_dir}")
     return list(map(inert_line, lines))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from harness.sim.interposer import build as interposer
+from harness.sim.interposer import front as interposer
 from harness.sim.native import toolchain
 from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import build as simcuda

@@ -25,7 +25,7 @@ from harness.devices.capabilities import Capabilities
 from harness.devices.device import Device, Inventory
 from harness.fixtures import kept
 from harness.gating import policy as rules
-from harness.gating import requirements, types, waivers
+from harness.gating import requirements, waivers
 from harness.gating.policy import Policy
 from harness.gating.requirements import Unmet
 from harness.gating.waivers import Waiver
@@ -271,8 +271,8 @@ class CasePreparation:
         without = self._policy.without_types
         if not without:
             return None
-        needed = types.types_needed(types.parameter_types(item), _named(marks, "types"))
-        return types.first_lacking(needed, without, self._policy.hardware)
+        needed = requirements.types_needed(requirements.parameter_types(item), _named(marks, "types"))
+        return requirements.first_lacking(needed, without, self._policy.hardware)
 
     def whole_devices(self, item: pytest.Item) -> int:
         """Return how many whole devices a case takes; 0 if its slot on one device is enough.

@@ -18,9 +18,8 @@ from filelock import FileLock
 from harness.core import clock
 from harness.core.errors import NoDeviceError
 from harness.devices.call_thread import NVML_LIMIT
-from harness.devices.device import Device
+from harness.devices.device import Device, combinable_devices
 from harness.devices.health_events import HealthEvent, HealthReading, HealthWatch, compare_readings, standing_problems
-from harness.devices.visibility import combinable_devices
 from harness.journal.events import Device as DeviceLine
 from harness.journal.journal import WorkerJournal
 from harness.scheduling import leases

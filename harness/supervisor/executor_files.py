@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.checks.process_meters import INDUCTOR_FOLDER
-from harness.devices.capabilities import format_bytes
+from harness.core.text import format_bytes
 
 #: The folder in the run directory.
 KEPT = "files"

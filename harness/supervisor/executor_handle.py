@@ -40,10 +40,9 @@ from harness.configuration.context import RunContext
 from harness.core import clock, temp_folder
 from harness.core.disposable import LADDER
 from harness.core.errors import convert_to_write_error
-from harness.devices.device import Device
-from harness.devices.visibility import masks_for
+from harness.devices.device import Device, masks_for
 from harness.fixtures import CaseSettings
-from harness.gating import types
+from harness.gating import requirements
 from harness.gating.policy import Policy
 from harness.protocol.endings import EXIT_HARNESS_ERROR, ProcessEnd, RemoteFailure, parse_ending
 from harness.protocol.phase_page import PhasePage
@@ -128,7 +127,7 @@ class Bindings:
     @property
     def types(self) -> dict[str, str | None]:
         """The environment variable with the types that the device lacks."""
-        return {types.VARIABLE: ",".join(self._policy.without_types) or None}
+        return {requirements.VARIABLE: ",".join(self._policy.without_types) or None}
 
     @property
     def settings(self) -> CaseSettings:

@@ -14,7 +14,7 @@ from harness.configuration.under import CallWrapperPlugin, WrapperError
 from harness.core import clock
 from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome, Ruling
-from harness.devices.visibility import masks_for
+from harness.devices.device import masks_for
 from harness.executor.around_case import PhaseClock, TraceLogMuted, seed_everything
 from harness.fixtures import CURRENT, SUITE_PROPERTIES, Current
 from harness.journal.events import SessionProperty

@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.core.caseid import digest_of_ids
@@ -22,7 +22,7 @@ from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import MustPass
-from harness.gating.types import TYPES
+from harness.gating.requirements import TYPES
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 
@@ -36,10 +36,10 @@ FILE_NAME = "conformance.json"
 class LevelResult:
     """The result of one level. `failed`: the reason by case. `known`: by case, why torch fails it everywhere.
 
-    `not_applicable`: the number of cases by reason. `missing`: ids.
+    `list`, `definition`: their hashes. `not_applicable`: the number of cases by reason. `missing`: ids.
     """
 
-    name: str
+    level: str
     state: str
     cases: int
     passed: int
@@ -47,8 +47,8 @@ class LevelResult:
     known: Mapping[str, str]
     not_applicable: Mapping[str, int]
     missing: Sequence[str]
-    list_hash: str
-    definition_hash: str
+    list: str
+    definition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +69,7 @@ class Statement:
             "device": self.label,
             "devices": list(self.devices),
             "software": dict(self.software),
-            "levels": [
-                {
-                    "level": level.name,
-                    "state": level.state,
-                    "cases": level.cases,
-                    "passed": level.passed,
-                    "failed": dict(level.failed),
-                    "known": dict(level.known),
-                    "not_applicable": dict(level.not_applicable),
-                    "missing": list(level.missing),
-                    "list": level.list_hash,
-                    "definition": level.definition_hash,
-                }
-                for level in self.levels
-            ],
+            "levels": [asdict(level) for level in self.levels],
         }
         digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
         return {**plain, "hash": f"sha256:{digest}"}
@@ -220,7 +206,7 @@ def statement_lines(statement: Statement, most: int = 5) -> list[str]:
         parts += [f"{len(level.known)} failed as torch does everywhere"] if level.known else []
         parts += [f"{len(level.missing)} without a verdict"] if level.missing else []
         parts += [f"{sum(level.not_applicable.values())} not applicable"] if level.not_applicable else []
-        lines.append(f"{level.state.upper():15}{level.name:12}{', '.join(parts)}; list {level.list_hash[:19]}")
+        lines.append(f"{level.state.upper():15}{level.level:12}{', '.join(parts)}; list {level.list[:19]}")
         shown = list(level.failed.items())[:most]
         lines += [f"{'':15}failed: {case} ({why[:160]})" for case, why in shown]
         lines += [f"{'':15}and {len(level.failed) - most} more"] if len(level.failed) > most else []

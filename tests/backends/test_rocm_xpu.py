@@ -13,8 +13,7 @@ from harness.backends import cuda, rocm, xpu
 from harness.backends.table import BACKENDS
 from harness.devices import census
 from harness.devices.capabilities import detect_capabilities
-from harness.devices.device import DeviceError
-from harness.devices.visibility import masks_for
+from harness.devices.device import DeviceError, masks_for
 
 
 class FakeModule:

@@ -13,8 +13,8 @@ import pytest
 from harness import __version__
 from harness.cli import main
 from harness.core.outcome import Outcome
+from harness.core.text import format_bytes
 from harness.devices import health, inventory
-from harness.devices.capabilities import format_bytes
 from harness.devices.device import CPU, Device, Inventory
 from harness.devices.health import DeviceHealth
 from harness.journal import journal

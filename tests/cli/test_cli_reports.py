@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from harness.devices.capabilities import format_bytes
+from harness.core.text import format_bytes
 from harness.journal import environment
 from tests.cli.commands import harness, refused
 from tests.journal import journals

@@ -142,8 +142,8 @@ def test_lint_against_a_catalogue_and_hardware_of_choice(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<xml/>", "'catalog.json' is not an output of 'harness catalog --format json': Invalid JSON"),
-        ('[{"id": "a"}]', "json': 0.requires: Field required"),
+        ("<xml/>", "'catalog.json' is not an output of 'harness catalog --format json': JSON is malformed"),
+        ('[{"id": "a"}]', "Object missing required field `requires`"),
         ('[{"id": "a", "requires": [{"memroy": 1}]}]', "case 'a' of 'catalog.json' has an invalid 'requires' mark: "),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from _pytest.config.argparsing import Parser
 
 from harness.configuration import arguments
+from harness.configuration.arguments import reproduce_arguments
 from harness.configuration.options import OPTIONS
 
 OURS = ("--device", "--seed", "--shuffle", "--profile")
@@ -96,3 +97,27 @@ def test_an_option_that_another_plugin_requires_hides_nothing() -> None:
     parser.addoption("--device")
     assert arguments.declared_flags(parser, OURS, ["--wanted", "x", "--seed", "1"]) == {"--device"}
     assert arguments.declared_flags(parser, OURS, ["--seed", "1"]) == set()  # pytest refuses the session
+
+
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        (["suites", "-n2", "-x", "-rA", "-v", "--tb", "short", "--maxfail", "3"], []),
+        (["suites", "-n", "2", "--runslow", "other"], ["--runslow"]),
+        (["--answer", "43", "suites", "-W", "error", "-Wignore"], ["--answer", "43", "-W", "error", "-Wignore"]),
+        (["--answer", "suites", "--import-mode=importlib"], ["--answer", "--import-mode=importlib"]),
+        (["-p", "harness.plugin", "-p", "no:cacheprovider", "-pmine"], ["-pmine"]),
+        (["--device", "cpu", "--harness-seed", "3", "--seed=1"], ["--device", "cpu"]),  # the first is another plugin's
+        (["-k", "a or b", "-m", "slow", "suites"], ["-m", "slow"]),
+        (["-m", ""], ["-m", ""]),
+        (["-oxfail_strict=1", "-c", "my.ini", "--rootdir", "."], []),
+        (["--runslow", "@cases", "--", "-odd"], ["--runslow"]),
+        ([], []),
+    ],
+)
+def test_what_may_decide_is_carried(words: Sequence[str], result: Sequence[str]) -> None:
+    assert reproduce_arguments(words, ["suites", "other"], ["-m", "not slow"], ["--device"]) == list(result)
+
+
+def test_what_selects_is_not_where_nothing_else_selects() -> None:
+    assert reproduce_arguments(["-m", "slow"], [], ["-ra"], []) == []

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.core.text import format_bytes
 from harness.devices import software
 from harness.devices.capabilities import (
     VOCABULARY,
     Capabilities,
     ValueKind,
     detect_capabilities,
-    format_bytes,
     format_capability,
 )
 from harness.devices.device import CPU, Detected, Device, Inventory, Value, Version
@@ -322,7 +322,7 @@ def test_the_versions_are_those_of_the_imported_modules() -> None:
 import numpy, sys, torch
 from harness.devices import software
 assert software.torch_version().value == software.parse_release(torch.__version__), torch.__version__
-assert software.numpy_version().value == software.parse_release(numpy.__version__), numpy.__version__
+assert software.distribution_version("numpy").value == software.parse_release(numpy.__version__), numpy.__version__
 cuda = torch.version.cuda
 assert software.torch_cuda_version().value == (None if cuda is None else software.parse_release(cuda)), cuda
 """
@@ -384,11 +384,11 @@ def _fake_torch(site: Path, version: str, version_py: str, packages: dict[str, s
         _install(site, name, installed)
 
 
-def _ask(site: Path, question: str) -> str:
+def _ask(site: Path, question: str, *arguments: str) -> str:
     """The result of a function of `harness.devices.software` in a process with only the packages of `site`."""
     root = Path(__file__).parents[2]
     script = f"import sys; sys.path[:0] = {[str(root), str(site)]!r}\nfrom harness.devices import software\n"
-    script += f"found = software.{question}()\nprint(found.value, '|', found.detail)"
+    script += f"found = software.{question}(*{arguments!r})\nprint(found.value, '|', found.detail)"
     done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -434,7 +434,7 @@ def test_cuda_and_cudnn_of_other_builds(
 ) -> None:
     _fake_torch(tmp_path, torch_version, version_py, packages)
     assert _ask(tmp_path, "torch_cuda_version") == cuda
-    assert _ask(tmp_path, "cudnn_version") == cudnn
+    assert _ask(tmp_path, "wheel_version", "nvidia-cudnn") == cudnn
 
 
 @pytest.mark.parametrize(
@@ -451,8 +451,8 @@ def test_cublas_and_nccl_of_other_builds(
     tmp_path: Path, cuda: str, packages: dict[str, str], cublas: str, nccl: str
 ) -> None:
     _fake_torch(tmp_path, "2.13.0", f"cuda = {cuda!r}\n", packages)
-    assert _ask(tmp_path, "cublas_version").startswith(cublas)
-    assert _ask(tmp_path, "nccl_version").startswith(nccl)
+    assert _ask(tmp_path, "wheel_version", "nvidia-cublas").startswith(cublas)
+    assert _ask(tmp_path, "wheel_version", "nvidia-nccl").startswith(nccl)
 
 
 def test_a_torch_for_rocm(tmp_path: Path) -> None:
@@ -465,7 +465,9 @@ def test_software_that_is_not_there(tmp_path: Path) -> None:
     assert _ask(tmp_path, "torch_version") == "None | no distribution named torch is installed"
     assert _ask(tmp_path, "torch_cuda_version") == "None | torch is not installed"
     assert _ask(tmp_path, "torch_rocm_version") == "None | torch is not installed"
-    assert _ask(tmp_path, "torchvision_version") == "None | no distribution named torchvision is installed"
+    assert (
+        _ask(tmp_path, "distribution_version", "torchvision") == "None | no distribution named torchvision is installed"
+    )
     assert _ask(tmp_path, "triton_version") == "None | no distribution named triton or pytorch-triton is installed"
 
 

@@ -69,13 +69,13 @@ def test_the_cpu_is_healthy() -> None:
 def test_a_seed_decides_the_pattern_and_nothing_of_torch_is_changed() -> None:
     script = """
         import json, torch
-        from harness.backends import cpu
+        from harness.backends import table
         from harness.devices.health import examine_device
         def state():
             return [torch.get_rng_state().tolist(), torch.get_default_dtype(), torch.get_float32_matmul_precision(),
                     torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()]
         before, steps = state(), []
-        sums = [examine_device(cpu.BACKEND, seed, tell=steps.append)["checksum"] for seed in (1, 1, 2)]
+        sums = [examine_device(table.CPU, seed, tell=steps.append)["checksum"] for seed in (1, 1, 2)]
         assert sums[0] == sums[1] != sums[2], sums
         assert state() == before
         assert len(steps) == len(set(steps)) * 3 > 15, steps
@@ -315,4 +315,4 @@ def test_examining_inside_a_process_names_the_step(tmp_path: Path) -> None:
     script = "from harness.backends import cuda; from harness.devices.health import *; examine_device(cuda.BACKEND, 0)"
     environ = torch_of(tmp_path, "raise ImportError('x')")
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "harness.devices.known_answers.HealthError: import of torch: x"
+    assert done.stderr.splitlines()[-1] == "harness.devices.health.HealthError: import of torch: x"

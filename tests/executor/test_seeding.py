@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from harness.backends import cpu
+from harness.backends import table
 from harness.core.caseid import case_seed
 from harness.executor.around_case import seed_everything
 
@@ -29,7 +29,7 @@ def test_an_id_that_cannot_be_encoded_has_a_seed() -> None:
 
 def test_every_generator_starts_again() -> None:
     def draw() -> tuple[float, float, float]:
-        seed_everything(12345, cpu.BACKEND)
+        seed_everything(12345, table.CPU)
         return random.random(), float(np.random.random()), float(torch.rand(1))
 
     first = draw()

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from harness.catalog import suites_page
+from harness.catalog import catalog
 from harness.catalog.catalog import CatalogEntry
 from harness.devices.capabilities import VOCABULARY, Capabilities, detect_capabilities
 from harness.devices.device import CPU, Detected, Device, Inventory, Value
 from harness.gating import configfile, mustpass, requirements
-from harness.gating.hardware import Hardware, hardware_mismatches, load_hardware
 from harness.gating.implication import implication
 from harness.gating.policy import Policy, idle_rules, rule_on_gate
-from harness.gating.profiles import Profile, load_profile, suite_groups
+from harness.gating.profiles import Hardware, Profile, hardware_mismatches, load_hardware, load_profile, suite_groups
 from harness.sim.simcuda import machine as simulated
 from harness.sim.softdevice import registration as soft
 from tests.breaks.calls import overloads
@@ -178,7 +177,7 @@ def test_driver_validation_has_no_red_gate_on_a_machine_that_lacks_nothing(
 def test_the_page_of_suites_counts_each_case_and_each_file_has_a_subject(cases: list[dict[str, Any]]) -> None:
     names = {field.name for field in fields(CatalogEntry)}
     entries = [CatalogEntry(**{name: value for name, value in case.items() if name in names}) for case in cases]
-    page = suites_page.suites_page(entries, ROOT)
+    page = catalog.suites_page(entries, ROOT)
     assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == {case["suite"] for case in cases}
     rows = re.findall(r"^\| `(test_\w+\.py)` \| (\d+) \| (.*?) \|", page, re.MULTILINE)
     assert sum(int(count) for _, count, _ in rows) == len(cases)

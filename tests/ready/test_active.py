@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from harness.core.disposable import DisposableRun
 from harness.core.figures import parse_floor
 from harness.devices.device import CPU
-from harness.ready import orders, quick_tests
+from harness.ready import quick_tests
 from harness.ready.active import judge_lines, judge_speeds, measured_figures, run_active
 from harness.ready.model import CheckRun, Problem, Verdict
-from harness.ready.orders import Line
-from harness.ready.quick_tests import Plan
+from harness.ready.quick_tests import Line, Plan
 from harness.ready.rules import Findings
-from tests.ready.test_judge import judged as found_by
+from tests.ready.test_judge_node import judged as found_by
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 LABELS = {A: "GPU 0", B: "GPU 1", C: "GPU 2"}
@@ -30,14 +29,14 @@ def imported() -> Line:
     return Line(what="imported", seconds=2.0)
 
 
-def done(gpu: str, name: str, state: str = "ok", text: str = "", phase: orders.Phase = "solo") -> list[Line]:
+def done(gpu: str, name: str, state: str = "ok", text: str = "", phase: quick_tests.Phase = "solo") -> list[Line]:
     return [
         Line(what="test", gpu=gpu, name=name, phase=phase),
         Line(what="done", gpu=gpu, name=name, state=state, text=text, seconds=0.5, phase=phase),
     ]
 
 
-def begun(gpu: str, name: str, place: str = "", phase: orders.Phase = "solo") -> list[Line]:
+def begun(gpu: str, name: str, place: str = "", phase: quick_tests.Phase = "solo") -> list[Line]:
     places = [Line(what="place", gpu=gpu, name=name, text=place, phase=phase)] if place else []
     return [Line(what="test", gpu=gpu, name=name, phase=phase), *places]
 
@@ -47,7 +46,7 @@ def end(
     status: int | None = 0,
     state: str = "",
     name: str = "process exit",
-    phase: orders.Phase = "solo",
+    phase: quick_tests.Phase = "solo",
     **rest: float,
 ) -> list[Line]:
     complete = [Line(what="complete", gpu=gpu, phase=phase)] if status == 0 and not state else []
@@ -386,13 +385,13 @@ def test_any_lines_give_each_test_a_state_and_nothing_bad_is_ready(lines: list[L
 
 @given(st.binary(max_size=500))
 def test_any_bytes_are_read_as_lines_or_left_out(data: bytes) -> None:
-    assert all(isinstance(line, Line) for line in orders.decode(data))
+    assert all(isinstance(line, Line) for line in quick_tests.decode(data))
 
 
 def test_lines_are_read_as_written() -> None:
     lines = [imported(), *done(A, "copies", "wrong", "ü\n"), *end(A, None)]
 
-    assert [*orders.decode(b"noise\n" + b"".join(map(orders.encode, lines)) + b'{"what":"te')] == lines
+    assert [*quick_tests.decode(b"noise\n" + b"".join(map(quick_tests.encode, lines)) + b'{"what":"te')] == lines
 
 
 def test_speeds_become_checks_and_problems() -> None:

@@ -16,7 +16,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from harness.ready import health_event
 from harness.ready.health_event import Connector, HealthEventError, health_events
 from harness.ready.model import GpuReport, NodeReport, Problem, Step, Verdict, worst
-from harness.ready.rules import RULES, make_problem
+from harness.ready.rules import RULES
+from tests.ready.problems import make_problem
 
 A, B, CARD = "GPU-a", "GPU-b", "GPU-card"
 NODE = Connector("unix:///none.sock", "node-1")
@@ -36,7 +37,7 @@ def report(*problems: Problem, gpus: tuple[GpuReport, ...] | None = None, mode: 
 
 def bad(kind: str = "hang", uuid: str | None = A, **fields: str) -> Problem:
     words = {"check": "copies", "wanted": "bytes arrive", "found": "they do not", **fields}
-    return make_problem(kind, gpu=uuid, **words)  # type: ignore[arg-type]
+    return make_problem(kind, gpu=uuid, **words)
 
 
 def by_entity(made: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

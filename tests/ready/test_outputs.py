@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.ready import outputs
 from harness.ready.model import CheckRun, GpuReport, NodeReport, Problem, Reading, Verdict, worst
-from harness.ready.rules import make_problem, worst_first
+from harness.ready.rules import worst_first
+from tests.ready.problems import make_problem
 
 A, B = "GPU-aaaa", "GPU-bbbb"
 

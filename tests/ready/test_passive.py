@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.core import linux
-from harness.gating.hardware import Hardware
+from harness.gating.profiles import Hardware
 from harness.ready.judge_node import judge_node
 from harness.ready.model import Problem, Step, Verdict
 from harness.ready.passive import NodeFacts, ReaderEnd, read_node

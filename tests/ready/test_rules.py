@@ -9,8 +9,9 @@ import pytest
 from harness.gating.configfile import ConfigError
 from harness.ready import rules
 from harness.ready.model import Step, Verdict
-from harness.ready.rules import RULES, make_problem, worst_first
+from harness.ready.rules import RULES, worst_first
 from harness.ready.steps import load_rules, steps_page
+from tests.ready.problems import make_problem
 
 
 def test_every_row_names_a_source() -> None:

@@ -14,8 +14,8 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.journal.ledger import Ledger
 from harness.ready.model import CheckRun, GpuReport, NodeReport, Problem, Verdict
-from harness.ready.rules import make_problem
 from harness.ready.run_record import REPORT, RecordError, write_run
+from tests.ready.problems import make_problem
 
 UUID = "GPU-aaaa"
 ARGV = ("harness", "ready", "--passive")

@@ -17,19 +17,18 @@ import pytest
 
 from harness.core import linux
 from harness.devices.device import CPU
-from harness.ready import orders, worker
+from harness.ready import quick_tests, worker
 from harness.ready.active import run_active
-from harness.ready.orders import Gpu, Line, Order
-from tests.ready.test_judge import judged
+from harness.ready.quick_tests import Gpu, Line, Order
+from tests.ready.test_judge_node import judged
 
 GPUS = ("a", "b")
 #: Replaces the tests of the worker, and its import of torch.
 _SCRIPT = """
 import os, signal, subprocess, sys, time, types
 from pathlib import Path
-from harness.backends import cpu
 from harness.core import disposable
-from harness.devices.known_answers import HealthError
+from harness.devices.health import HealthError
 from harness.ready import quick_tests, worker
 from harness.ready.bench import CannotTestError, LacksError
 torch = types.SimpleNamespace(get_num_threads=lambda: 2, device=lambda *names: names)
@@ -79,7 +78,7 @@ def ran(
     command = [sys.executable, "-c", script, str(folder / "order"), str(folder / "lines")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return list(orders.decode((folder / "lines").read_bytes()))
+    return list(quick_tests.decode((folder / "lines").read_bytes()))
 
 
 def ends(lines: Sequence[Line], phase: str = "solo") -> dict[str, tuple[int | None, str, str]]:

@@ -25,7 +25,7 @@ COMMAND = re.compile(r"::error (?P<properties>[^:]*)::(?P<message>.*)")
 
 def summary(run_dir: Path) -> str:
     with StoredRun.of(run_dir) as stored:
-        data = github.job_summary(stored, ENVIRONMENT)
+        data = b"".join(github.job_summary(stored, ENVIRONMENT))
     assert len(data) <= 1 << 20
     return data.decode("utf-8")
 

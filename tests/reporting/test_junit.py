@@ -21,9 +21,7 @@ from harness.core.text import escape_invalid_xml
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
-from harness.reporting.junit_flavour import FLAVOURS
-from harness.reporting.junit_names import Names
-from harness.reporting.text_limits import MOST_TEXT
+from harness.reporting.junit_case import FLAVOURS, MOST_TEXT, Names
 from tests.journal import journals
 from tests.reporting import build
 from tests.reporting.build import ledger

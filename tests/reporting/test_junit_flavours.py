@@ -21,7 +21,7 @@ from harness.core.text import escape_invalid_xml
 from harness.journal import environment, journal, reader
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
-from harness.reporting.junit_flavour import FLAVOURS, named
+from harness.reporting.junit_case import FLAVOURS, named
 from tests.journal import journals
 from tests.journal.journals import CRASHED, ENVIRONMENT, FAILED, FLAKY, GATED, PASSED
 from tests.reporting import build

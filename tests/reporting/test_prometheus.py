@@ -22,7 +22,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def series(run_dir: Path, *, known: bool = False) -> Series:
     """Return all series, after checking that each occurs once, after its help and type."""
     with StoredRun.of(run_dir) as stored:
-        text = prometheus.prometheus_text(stored, ENVIRONMENT if known else None).decode("utf-8")
+        text = b"".join(prometheus.prometheus_text(stored, ENVIRONMENT if known else None)).decode("utf-8")
     assert text.endswith("\n")
     assert "\r" not in text
     families = list(text_string_to_metric_families(text))

@@ -6,13 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from junitparser import xunit2
 
+from harness.checks.meters import format_quantity
 from harness.core.outcome import Outcome
+from harness.journal.events import Batch
 from harness.journal.ledger import Ledger
 from harness.reporting import junit
-from harness.reporting.repetitions import Repeated, repetitions
+from harness.reporting.repetitions import (
+    Repeated,
+    can_encode_blocks,
+    leak_search_cost,
+    plot,
+    repetitions,
+    unproven_leaks,
+)
 from harness.reporting.terminal import PLOTTED, terminal_summary
 from tests.reporting import build
 
@@ -133,3 +145,120 @@ def test_junit_keeps_it_when_texts_are_cut() -> None:
     case = next(iter(next(iter(xunit2.JUnitXml.fromstring(data)))))
     assert "9999 characters cut" in case.system_out
     assert "GROWS heap_bytes" in case.system_out
+
+
+def in_bytes(value: int) -> str:
+    return format_quantity(value, "bytes")
+
+
+def test_bars_rise_from_the_smallest_value_to_the_largest() -> None:
+    assert plot([0, 1, 2, 3, 4, 5, 6, 7, 15], blocks=True, label=str, height=2) == ["15 │        █", " 0 │▁▂▃▄▅▆▇██"]
+    assert plot([10, 25, 33, 26, 10], blocks=True, label=str) == ["33 │  █▁", "   │ ███", "10 │▁███▁"]
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        ([], []),
+        ([7], ["7 |", "  |", "7 |."]),
+        ([7, 7, 7], ["7 |", "  |", "7 |..."]),
+        ([0, 8], ["8 | #", "  | #", "0 |.#"]),
+        ([-4, 0, 4], [" 4 |  #", "   | :#", "-4 |.##"]),
+        (list(range(9)), ["8 |      .:#", "  |   .:####", "0 |.:#######"]),
+    ],
+)
+def test_in_plain_ascii(values: list[int], lines: list[str]) -> None:
+    assert plot(values, blocks=False, label=str) == lines
+
+
+def test_smallest_and_largest_are_labelled_for_people() -> None:
+    lines = plot([11 << 20, 13 << 20], blocks=False, label=in_bytes)
+    assert [line.partition("|")[0] for line in lines] == ["13.0 MiB ", "         ", "11.0 MiB "]
+
+
+def test_labels_that_would_be_the_same_give_the_difference() -> None:
+    lines = plot([11 << 20, (11 << 20) + 4096], blocks=False, label=in_bytes)
+    assert [line.partition("|")[0].strip() for line in lines] == ["+4.0 KiB", "", "11.0 MiB"]
+
+
+def test_of_more_values_than_columns_each_column_has_its_largest() -> None:
+    values = [0] * 600
+    values[59], values[60], values[305] = 9, 9, 9
+    marks, bottom = (line.partition("|")[2] for line in plot(values, blocks=False, label=str, height=2))
+    assert len(bottom) == 60
+    assert [position for position, mark in enumerate(marks) if mark == "#"] == [5, 6, 30]
+
+
+@given(st.lists(st.integers(-(1 << 50), 1 << 50), min_size=1, max_size=300), st.integers(1, 80), st.integers(2, 5))
+def test_every_plot_has_its_height_and_width_and_a_bar_for_each_column(
+    values: list[int], width: int, height: int
+) -> None:
+    lines = plot(values, blocks=False, label=str, width=width, height=height)
+    assert len(lines) == height
+    bars = [line.partition("|")[2] for line in lines]
+    assert len(bars[-1]) == min(len(values), width)
+    assert " " not in bars[-1]
+    assert max(map(len, bars)) == len(bars[-1])
+    assert "#" in bars[0] or min(values) == max(values)
+    assert "".join(lines).isascii()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "blocks"),
+    [
+        ("utf-8", True),
+        ("UTF-8", True),
+        ("utf-16", True),
+        ("ascii", False),
+        ("latin-1", False),
+        ("cp1252", False),
+        ("no such encoding", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_which_encodings_hold_the_blocks(encoding: str | None, blocks: bool) -> None:
+    assert can_encode_blocks(encoding) is blocks
+
+
+GIVEN_UP = "the 10 s for leak searches are used up; --leak-search=SECONDS gives more"
+
+
+def search(**changes: Any) -> Batch:
+    return msgspec.convert({**build.batch("a::b", "a::c"), **changes}, Batch)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, ""),
+        ({"leaks": ["a::b leaks"]}, ""),
+        (
+            {"failure": "--leak-search=off", "trials": 0, "tried": 0},
+            "GREW executor gw0-1 by 1.0 MiB (heap_bytes) over 2 cases, not shown to be a leak: none of them ran again; "
+            "--leak-search=off",
+        ),
+        (
+            {
+                "failure": GIVEN_UP,
+                "unproven": ["a::b may leak: 1 more"],
+                "suspicions": {"threads": 1, "of_a_new_meter": 7},
+            },
+            "GREW executor gw0-1 by 1 (threads), 7 (of_a_new_meter) over 2 cases, not shown to be a leak: "
+            f"2 of them ran again in 0.5 s; a::b may leak: 1 more; {GIVEN_UP}",
+        ),
+    ],
+)
+def test_what_is_not_shown_has_a_line_with_the_reason(changes: dict[str, Any], line: str) -> None:
+    assert unproven_leaks([search(**changes)]) == ([line] if line else [])
+
+
+def test_no_line_is_longer_than_a_person_reads() -> None:
+    (line,) = unproven_leaks([search(failure="x" * 5000)])
+    assert len(line) <= 600
+
+
+def test_what_searches_took() -> None:
+    assert leak_search_cost([]) == leak_search_cost([search(trials=0)]) == ""
+    assert leak_search_cost([search()]) == ", 1 leak search in 0.5 s"
+    assert leak_search_cost([search(), search(seconds=9.25), search(trials=0)]) == ", 2 leak searches in 9.8 s"

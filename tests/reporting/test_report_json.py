@@ -17,8 +17,8 @@ from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
 from harness.journal.stored_run import StoredRun
 from harness.reporting import report_json
+from harness.reporting.junit_case import MOST_TEXT
 from harness.reporting.report_json import SCHEMA_FILE, Report
-from harness.reporting.text_limits import MOST_TEXT
 from tests.journal import journals
 from tests.journal.journals import CRASHED, DETAIL, ENVIRONMENT, FAILED, FLAKY, GATED, NOT_RUN, PASSED
 from tests.reporting import build

@@ -57,7 +57,7 @@ def test_the_verdict_stays_and_has_it(run_dir: Path) -> None:
 
 def test_junit_and_markdown(run_dir: Path) -> None:
     with StoredRun.of(run_dir) as stored:
-        report, summary = junit.serialise_junit(stored)[0].decode(), github.job_summary(stored, None).decode()
+        report, summary = junit.serialise_junit(stored)[0].decode(), b"".join(github.job_summary(stored, None)).decode()
     for text in _TEXTS.values():
         assert report.count(f"second device: {text}\n") == 1
         assert summary.count(f"second device: {text}\n") == 1

@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from harness.core.outcome import Outcome
 from harness.core.text import truncate_middle
-from harness.journal.events import Finish, Start
+from harness.journal.events import End, Event, Executor, Finish, RunStarted, Start
 from harness.journal.verdicts import Verdict, executor_end
+from harness.reporting.junit_case import GREEN_SHARE
 from harness.reporting.page import inert
-from harness.reporting.page.axis import Axis
-from harness.reporting.text_limits import GREEN_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A time axis. `begins`: starts of the parts, in seconds since 1970. `offsets`: their positions.
+
+    `span`: the end in seconds.
+    """
+
+    begins: tuple[float, ...]
+    offsets: tuple[float, ...]
+    span: float
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event]) -> Self:
+        """Return the axis from the first line of the run to its last event."""
+        begins: list[float] = []
+        lasts: list[float] = []
+        for event in events:
+            if isinstance(event, RunStarted):
+                begins.append(max([event.t, *begins[-1:], *lasts[-1:]]))
+                lasts.append(begins[-1])
+            elif isinstance(event, Start | Finish | Executor | End) and begins:
+                lasts[-1] = max(lasts[-1], event.t)
+        offsets, span = [], 0.0
+        for begin, last in zip(begins, lasts, strict=True):
+            offsets.append(span)
+            span += last - begin
+        return cls(tuple(begins), tuple(offsets), span)
+
+    def of(self, moment: float) -> float:
+        """Return the position of a moment, clamped to the start and the end of the run."""
+        part = bisect_right(self.begins, moment) - 1
+        if part < 0:
+            return 0.0
+        end = self.offsets[part + 1] if part + 1 < len(self.offsets) else self.span
+        return min(self.offsets[part] + moment - self.begins[part], end)
+
 
 #: Maximum characters of the name of a case.
 MOST_OF_NAME = 2000

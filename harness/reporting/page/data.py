@@ -11,7 +11,7 @@ from harness.core.outcome import Outcome
 from harness.reporting.page import inert
 from harness.reporting.page.cases import Attempt, PageCase
 from harness.reporting.page.model import Page
-from harness.reporting.page.timeline import NONE, Life
+from harness.reporting.page.tables import NONE, Life
 from harness.reporting.repetitions import Repeated
 
 #: Maximum number of memory plots on a page. Plots of growing cases come first.

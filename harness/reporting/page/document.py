@@ -1,23 +1,64 @@
-"""The page as bytes: one HTML file that loads no other file and runs only its own script."""
+"""Pages as bytes: one HTML file that loads no other file and runs only its own scripts."""
 
 from __future__ import annotations
 
+import base64
 import functools
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import resources
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Template
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
 from harness.journal import journal
 from harness.reporting import junit
-from harness.reporting.page import data, inert, shell
+from harness.reporting.junit_case import MOST_TEXT
+from harness.reporting.page import data, inert
 from harness.reporting.page.model import IN_FULL, Page, duration_text
-from harness.reporting.text_limits import MOST_TEXT
+
+#: The package with the styles and scripts that all pages share.
+PACKAGE = "harness.reporting.page"
+
+
+@functools.cache
+def asset(package: str, name: str) -> str:
+    """Return a style or script of the package, from its folder ``assets``."""
+    return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8").strip()
+
+
+def content_policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
+    """Return the content security policy: no external sources, and only these styles and scripts."""
+    allowed = {"script-src": scripts, "style-src": styles}
+    hashes = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
+    return "; ".join(["default-src 'none'", *hashes, "img-src data:", "base-uri 'none'", "form-action 'none'"])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def jinja_environment(package: str) -> Environment:
+    """Return the jinja2 environment for the templates of the package. Every text is escaped and made inert."""
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _finalize(value: object) -> object:
+    """Make a value inert. Every text of the run passes through here into the page."""
+    return inert.inert_markup(str(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+
 
 #: In page order: the plot library comes before the script that uses it.
 _STYLES = ("uplot.min.css", "page.css")
@@ -33,13 +74,13 @@ def render_report(page: Page, *, beside: bool = True) -> bytes:
     """
     in_full = page.bad[:IN_FULL]
     script_data = data.page_data(page, in_full)
-    styles, scripts = ([shell.asset(shell.PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
+    styles, scripts = ([asset(PACKAGE, name) for name in names] for names in (_STYLES, _SCRIPTS))
     text = template().render(
         page=page,
         in_full=in_full,
         rest=page.bad[IN_FULL:],
         listed=LISTED,
-        policy=Markup(shell.content_policy(styles, scripts)),
+        policy=Markup(content_policy(styles, scripts)),
         styles=[Markup(style) for style in styles],
         scripts=[Markup(script) for script in scripts],
         data=Markup(script_data.decode("ascii")),
@@ -55,14 +96,14 @@ def render_report(page: Page, *, beside: bool = True) -> bytes:
 @functools.cache
 def template() -> Template:
     """Return the template of the page, cached: reading it takes longer than rendering a short run."""
-    environment = shell.jinja_environment(shell.PACKAGE)
+    environment = jinja_environment(PACKAGE)
     filters: Mapping[str, Any] = {
         "duration": duration_text,
         "clock": _clock,
         "counted": format_count,
         "line": inert.inert_line,
-        "only": _only,
-        "one_case": _one_case,
+        "only": lambda outcome: _address(outcome=outcome),
+        "one_case": lambda name: _address(case=name),
         "gated": _gated,
     }
     environment.filters.update(filters)
@@ -72,16 +113,6 @@ def template() -> Template:
 
 def _clock(moment: float) -> str:
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _only(outcome: str) -> Markup:
-    """Return the address of the cases with this outcome."""
-    return _address(outcome=outcome)
-
-
-def _one_case(name: str) -> Markup:
-    """Return the address of a case."""
-    return _address(case=name)
 
 
 def _gated(text: str) -> Markup:

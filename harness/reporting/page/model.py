@@ -18,13 +18,11 @@ from harness.journal import environment
 from harness.journal.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
 from harness.journal.ledger import Ledger, ListResult
 from harness.journal.reader import JournalContents
-from harness.reporting import leak_searches
+from harness.reporting.junit_case import MOST_TEXT
 from harness.reporting.page import cases as case_views
-from harness.reporting.page import inert, tables, timeline
-from harness.reporting.page.axis import Axis
-from harness.reporting.page.cases import PageCase
-from harness.reporting.repetitions import Repeated, repetitions
-from harness.reporting.text_limits import MOST_TEXT
+from harness.reporting.page import inert, tables
+from harness.reporting.page.cases import Axis, PageCase
+from harness.reporting.repetitions import Repeated, leak_search_cost, repetitions, unproven_leaks
 
 #: Maximum characters of all texts of a page together.
 MOST_OF_TEXTS = 8_000_000
@@ -70,9 +68,9 @@ class Page:
     begun: float
     span: float
     parts: tuple[float, ...]
-    lives: tuple[timeline.Life, ...]
-    uses: tuple[timeline.Use, ...]
-    marks: tuple[timeline.TimelineMark, ...]
+    lives: tuple[tables.Life, ...]
+    uses: tuple[tables.Use, ...]
+    marks: tuple[tables.TimelineMark, ...]
     durations: tables.DurationTable
     repeated: tuple[Repeated, ...]
     grew: tuple[str, ...]
@@ -108,7 +106,7 @@ def page_of(
     if ledger is None or doubled:
         ledger = Ledger.from_journal(contents)
     axis = Axis.from_events(events)
-    lives = timeline.lives(events, axis)
+    lives = tables.lives(events, axis)
     ends = {end.executor: end.t for end in events if isinstance(end, Executor) and end.state == "ended"}
     starts: dict[str, list[Start]] = {}
     for event in events:
@@ -118,7 +116,7 @@ def page_of(
     cases = case_views.page_cases(ledger.verdicts, starts, ends, axis, limit, functools.cache(has_files))
     shown = [case for case in cases if case.outcome.is_red or case.outcome is Outcome.FLAKY]
     bad = [case for case in shown if case.outcome is not Outcome.NOT_RUN]
-    marks = timeline.marks(events, axis)
+    marks = tables.marks(events, axis)
     names = _device_names(ledger, facts or {})
     repeated = sorted(repetitions(ledger), key=lambda entry: not entry.grows)
     return Page(
@@ -137,11 +135,11 @@ def page_of(
         span=axis.span,
         parts=axis.offsets,
         lives=lives,
-        uses=timeline.uses(cases, lives, marks, axis, names),
+        uses=tables.uses(cases, lives, marks, axis, names),
         marks=marks,
         durations=tables.duration_table(cases),
         repeated=tuple(repeated),
-        grew=tuple(inert.inert_line(text, 600) for text in leak_searches.unproven_leaks(ledger.searches)),
+        grew=tuple(inert.inert_line(text, 600) for text in unproven_leaks(ledger.searches)),
         figures=tables.figure_rows(ledger.verdicts, cases),
         gates=tables.gate_rows(ledger.verdicts, cases),
         waivers=tables.waiver_rows([waiver for waiver in events if isinstance(waiver, Waiver)], cases, _day(ledger)),
@@ -223,7 +221,7 @@ def _headline_facts(ledger: Ledger, facts: Mapping[str, Any]) -> Iterable[tuple[
     yield (
         "Isolation",
         f"{format_count(cost.executors, 'executor')}, {format_count(cost.restarts, 'restart')}, "
-        f"{format_count(cost.retries, 'retry', 'retries')}{leak_searches.leak_search_cost(ledger.searches)}",
+        f"{format_count(cost.retries, 'retry', 'retries')}{leak_search_cost(ledger.searches)}",
     )
 
 

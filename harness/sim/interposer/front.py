@@ -1,18 +1,23 @@
-"""The environment that puts an injector of faults in front of the CUDA runtime of a process, from its start on."""
+"""The interposer: its build, and the environment that puts this injector of faults in front of a CUDA runtime."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from harness.backends import cuda, simulation
 from harness.backends.backend import Backend
 from harness.core.errors import HarnessError
-from harness.sim.interposer import build
+from harness.sim.native import build as native
 from harness.sim.native import faults
+from harness.sim.native.build import BuildRecipe, Progress
 from harness.sim.native.provider import ProvidedDevice
 from harness.sim.native.toolchain import BuildError
+from harness.sim.simcuda import toolchain
+from harness.sim.simcuda.toolchain import SimcudaToolchains
 
 #: The variable with the libraries that the dynamic linker loads at the start of a process. Symbols of the first one
 #: have priority.
@@ -43,7 +48,7 @@ def interposer_preload(
     """
     if not injections:
         return dict(before)
-    library = str(build.build_interposer(environ=environ))
+    library = str(build_interposer(environ=environ))
     if set(library) & set(" :"):
         raise BuildError(
             f"cannot load the interposer from {library!r}, since LD_PRELOAD allows neither spaces nor colons: set "
@@ -90,3 +95,38 @@ def check_interposer(environ: Mapping[str, str] = os.environ) -> None:
             f"{cuda.INJECT} is {environ[cuda.INJECT]!r}, but the library that injects faults is not in this process: "
             f"{PRELOAD} is {environ.get(PRELOAD)!r}"
         )
+
+
+# Builds and caches the interposer, the library in front of a CUDA runtime, at its first use.
+#
+# ``CMakeLists.txt`` has the build. ``python -m harness.sim.interposer.front`` builds the library by hand.
+
+#: Paths of sources are relative to this folder, because the code for injections belongs to the software device, and the
+#: headers to the simulated CUDA.
+ROOT = Path(__file__).parent.parent
+FILE = "libcudafaults.so"
+
+PARTS = ("interposer",)
+
+_SOURCES = ("interposer", "softdevice/csrc/core", "simcuda/csrc/include", "simcuda/csrc/nccl/faults.def")
+_NOUN = "the interposer"
+
+
+def build_interposer(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the library for the CUDA that torch is built for. Build it if it is not in the cache.
+
+    See `harness.sim.native.build.build_libraries`. Raise BuildError.
+    """
+    return (
+        native.build_libraries(interposer_recipe(toolchain.find_simcuda_toolchains(environ)), progress, environ=environ)
+        / FILE
+    )
+
+
+def interposer_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
+    """Return the recipe of the library for these toolchains."""
+    return BuildRecipe(_NOUN, "interposer", root, _SOURCES, PARTS, (FILE,), tools.runtime)
+
+
+if __name__ == "__main__":
+    sys.exit(native.build_from_command_line(build_interposer))

@@ -8,7 +8,6 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,6 @@ from harness.core.errors import HarnessError
 from harness.devices import software
 from harness.devices.device import DeviceError
 
-_VERSION_LIMIT = 20.0  # seconds; a compiler on a cold network file system takes several seconds
 _CXX20_SINCE = (2, 12)  # since this release, torch compiles its own extensions, and so its headers, as C++20
 _LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
 
@@ -131,24 +129,10 @@ def _compiler(environ: Mapping[str, str], noun: str) -> list[str]:
 
 def _version(compiler: list[str], environ: Mapping[str, str]) -> str:
     """Return the first line of the compiler's ``--version``."""
-    called = shlex.join(compiler)
-    try:
-        done = subprocess.run(
-            [*compiler, "--version"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_VERSION_LIMIT,
-            check=False,
-        )
-    except OSError as error:
-        raise BuildError(f"the C++ compiler {called!r} does not start ({error.strerror})") from None
-    except subprocess.TimeoutExpired:
-        raise BuildError(f"the C++ compiler {called!r} --version did not end within {_VERSION_LIMIT:.0f} s") from None
-    if done.returncode != 0:
-        raise BuildError(f"the C++ compiler {called!r} --version ended with status {done.returncode}")
-    return done.stdout.decode(errors="replace").partition("\n")[0].strip()
+    printed, why = software.printed_version(compiler, environ)
+    if why:
+        raise BuildError(f"the C++ compiler {shlex.join(compiler)!r} {why}")
+    return printed.partition("\n")[0].strip()
 
 
 def _words(environ: Mapping[str, str], name: str) -> list[str]:

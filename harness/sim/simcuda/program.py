@@ -1,4 +1,4 @@
-"""Runs any program on the simulated CUDA: its environment, and the thin parent that passes on signals and the status.
+"""Runs any program on the simulated CUDA: its environment, what it has used, and the thin parent.
 
 The parent stays in the process group of the program. The terminal therefore sends its signals (Ctrl-C, Ctrl-Z, a window
 that closes) to both, and the parent passes on only those that another process has sent to the parent alone. It cannot
@@ -9,20 +9,85 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.backends import simcuda
-from harness.core import linux
+from harness.core import linux, temp_folder
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 from harness.core.text import format_bytes, format_count
 from harness.sim.interposer import front
-from harness.sim.native import declared, faults
-from harness.sim.simcuda import ledger, machine, provider, work_checks
-from harness.sim.simcuda.ledger import Usage
+from harness.sim.native import faults, provider
+from harness.sim.simcuda import build, machine, work_checks
+
+# Reads the pages of the ledger: what processes have used of the simulated devices. The layout is that of
+# ``csrc/include/simcuda_ledger.h``.
+
+#: The variable with the folder of the pages, and the variable with a folder that keeps a link to each.
+FOLDER, RECORD = "SIMCUDA_LEDGER", "SIMCUDA_RECORD"
+
+_MAGIC = 0x3230756463206D69
+_OBJECTS = ("stream", "event", "graph", "executable graph")
+_HEAD = struct.Struct(f"<Q{len(_OBJECTS)}q")
+_DEVICE = struct.Struct("<QQQQqII")  # used, peak, kernels, busy, since, running, context
+_DEVICES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes of one program have used.
+
+    - `processes`: those that have used a device. `kernels`: launched by all of them.
+    - `peaks`: by device, the most bytes that one process used at one time.
+    - `left`: by kind of object, how many were not destroyed at the end of their process.
+    """
+
+    processes: int
+    kernels: int
+    peaks: Mapping[int, int]
+    left: Mapping[str, int]
+
+
+@contextmanager
+def recorded(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield a folder for `RECORD`, beside the ledger, and remove it at the end. Raise WriteError if it cannot be made.
+
+    Folders that killed processes have left are removed.
+    """
+    parent = Path(environ.get(FOLDER) or "/dev/shm")
+    temp_folder.remove_abandoned_temp_folders(parent)
+    made = temp_folder.make_temp_folder(parent)
+    try:
+        yield made
+    finally:
+        temp_folder.remove_temp_folder(made)
+
+
+def read_usage(folder: Path) -> Usage:
+    """Return the sum of the pages in a folder. A file that is no page, or not complete, does not count."""
+    processes = kernels = 0
+    peaks: dict[int, int] = {}
+    left = dict.fromkeys(_OBJECTS, 0)
+    for path in folder.iterdir():
+        page = path.read_bytes()
+        if len(page) < _HEAD.size + _DEVICES * _DEVICE.size:
+            continue
+        magic, *objects = _HEAD.unpack_from(page)
+        if magic != _MAGIC:
+            continue
+        devices = list(_DEVICE.iter_unpack(page[_HEAD.size : _HEAD.size + _DEVICES * _DEVICE.size]))
+        used = {index: peak for index, (_, peak, *_) in enumerate(devices) if peak}
+        processes += bool(used)
+        kernels += sum(launched for _, _, launched, *_ in devices)
+        peaks |= {index: max(peak, peaks.get(index, 0)) for index, peak in used.items()}
+        left = {name: left[name] + number for name, number in zip(_OBJECTS, objects, strict=True)}
+    return Usage(processes, kernels, dict(sorted(peaks.items())), left)
+
 
 #: Signals that end a program by default, or that programs give a meaning, and that a parent can pass on.
 _PASSED_ON = (
@@ -60,10 +125,10 @@ def program_environment(
     """
     wanted = {simcuda.COUNT: None if devices is None else str(devices), simcuda.MEMORY: memory}
     variables = {name: value for name, value in wanted.items() if value is not None}
-    declared.parse_device_count("--devices", variables.get(simcuda.COUNT), 1)
-    declared.parse_device_memory("--memory", memory, 0)
+    provider.parse_device_count("--devices", variables.get(simcuda.COUNT), 1)
+    provider.parse_device_memory("--memory", memory, 0)
     wanted_faults = _checked_faults(inject)
-    built = provider.provide()
+    built = build.provide()
     machine.simulated_inventory({**environ, **variables})
     provided = front.add_interposer(built, simcuda.BACKEND, wanted_faults, inline=False) or built
     return {**variables, **provided.variables}
@@ -147,10 +212,10 @@ def run_with_summary(
     The status is 1 if it would be 0 and there are findings. Raise WriteError if there is no room for the record, or if
     the report cannot be written.
     """
-    with ledger.recorded(environ) as record, ledger.recorded(environ) as findings:
+    with recorded(environ) as record, recorded(environ) as findings:
         watching = {work_checks.CHECK: ",".join(watch.checks), work_checks.FINDINGS: str(findings)}
-        status = run_program(command, {**environ, ledger.RECORD: str(record), **(watching if watch.checks else {})})
-        used, found = ledger.read_usage(record), work_checks.read_findings(findings)
+        status = run_program(command, {**environ, RECORD: str(record), **(watching if watch.checks else {})})
+        used, found = read_usage(record), work_checks.read_findings(findings)
     if watch.report is not None:
         work_checks.write_report(watch.report, found)
     if used.processes or status not in (_NOT_FOUND, _NOT_EXECUTABLE):

@@ -16,65 +16,27 @@ import torch
 
 from harness.sim.softdevice import _softdevice as _native
 
-__all__ = [
-    "DeviceProperties",
-    "Event",
-    "Stream",
-    "StreamContext",
-    "current_device",
-    "current_stream",
-    "default_stream",
-    "device",
-    "device_count",
-    "empty_cache",
-    "failure",
-    "faults_struck",
-    "get_amp_supported_dtype",
-    "get_device_name",
-    "get_device_properties",
-    "get_rng_state",
-    "get_rng_state_all",
-    "host_memory_stats",
-    "initial_seed",
-    "inject",
-    "is_available",
-    "is_bf16_supported",
-    "is_current_stream_capturing",
-    "is_initialized",
-    "loading_code",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_snapshot",
-    "memory_stats",
-    "reset_accumulated_host_memory_stats",
-    "reset_accumulated_memory_stats",
-    "reset_peak_host_memory_stats",
-    "reset_peak_memory_stats",
-    "seed",
-    "seed_all",
-    "set_device",
-    "set_rng_state",
-    "set_rng_state_all",
-    "set_stream",
-    "sleep",
-    "stream",
-    "supports_graphs",
-    "synchronize",
-    "thread_count",
-    "times_struck",
-    "uuid",
-]
-
 _TYPE = "soft"
 _NAME = "software device of the GPU conformance harness"
 
 #: A device: an index, ``soft``, ``soft:1``, or a torch.device. None is the current device.
 DeviceLike = torch.device | str | int | None
+
+
+# Functions of the library, and of torch.accelerator, as they are.
+device_count = _native.device_count  # the devices that this process sees
+current_device = torch.accelerator.current_device_index
+set_stream = torch.accelerator.set_stream  # its device becomes the current one, too
+empty_cache = torch.accelerator.empty_cache  # of all devices
+memory_snapshot = _native.memory_snapshot  # with the keys of ``torch.cuda.memory_snapshot``
+reset_peak_host_memory_stats = _native.reset_peak_host_memory_stats
+reset_accumulated_host_memory_stats = _native.reset_accumulated_host_memory_stats
+#: Replaces the injected faults of this process with those of a text, in the syntax of ``$SOFT_INJECT``.
+inject = _native.inject
+faults_struck = _native.faults_struck  # how often each fault has occurred so far
+thread_count = _native.thread_count  # of the devices: the threads live until the end of the process, and are no leak
+#: torch calls it before it seeds: whether a process was forked from one that had used a device.
+_is_in_bad_fork = _native.forked
 
 
 def _index(device: DeviceLike) -> int:
@@ -110,16 +72,6 @@ def __getattr__(name: str) -> bool:
     if name == "_initialized":
         return is_initialized()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def device_count() -> int:
-    """Return the number of devices that this process sees."""
-    return _native.device_count()
-
-
-def current_device() -> int:
-    """Return the index of the calling thread's device."""
-    return torch.accelerator.current_device_index()
 
 
 def set_device(device: DeviceLike) -> None:
@@ -189,7 +141,7 @@ def failure(device: DeviceLike = None) -> str | None:
 
 def loading_code() -> str:
     """Return Python code that loads the devices into a new process with the environment of this one."""
-    return f"from harness.sim.softdevice.loading import load_software_device as load\nload({_native.__file__!r})\n"
+    return f"from harness.sim.softdevice.build import load_software_device as load\nload({_native.__file__!r})\n"
 
 
 def _lazy_init() -> None:
@@ -197,14 +149,6 @@ def _lazy_init() -> None:
 
     torch 2.11 does not synchronise a device before that.
     """
-
-
-def _is_in_bad_fork() -> bool:
-    """Return whether this process was forked from a process that had used a device.
-
-    torch calls this before it seeds.
-    """
-    return _native.forked()
 
 
 # ---- streams and events ----
@@ -224,11 +168,6 @@ def current_stream(device: DeviceLike = None) -> torch.Stream:
 def default_stream(device: DeviceLike = None) -> torch.Stream:
     """Return the device's stream number 0."""
     return torch.Stream(stream_id=0, device_index=_index(device), device_type=_native.device_type())
-
-
-def set_stream(stream: torch.Stream) -> None:
-    """Make a stream the calling thread's stream of its device, and make that device the current one."""
-    torch.accelerator.set_stream(stream)
 
 
 class StreamContext:
@@ -347,11 +286,6 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 # ---- memory ----
 
 
-def empty_cache() -> None:
-    """Free the cached memory of all devices."""
-    torch.accelerator.empty_cache()
-
-
 def memory_stats(device: DeviceLike = None) -> OrderedDict[str, Any]:
     """Return the allocator's statistics under torch's names. Empty until a device is used."""
     return torch.accelerator.memory_stats(_index(device))
@@ -392,11 +326,6 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     return torch.accelerator.get_memory_info(_index(device))
 
 
-def memory_snapshot() -> list[dict[str, Any]]:
-    """Return all segments of all devices with their blocks, with the keys of ``torch.cuda.memory_snapshot``."""
-    return _native.memory_snapshot()
-
-
 def host_memory_stats() -> OrderedDict[str, int]:
     """Return statistics of pinned memory, with the keys of ``torch.cuda.host_memory_stats``."""
     flat: dict[str, int] = {}
@@ -408,37 +337,9 @@ def host_memory_stats() -> OrderedDict[str, int]:
     return OrderedDict(sorted(flat.items()))
 
 
-def reset_peak_host_memory_stats() -> None:
-    """Reset the peak statistics of pinned memory to the current values."""
-    _native.reset_peak_host_memory_stats()
-
-
-def reset_accumulated_host_memory_stats() -> None:
-    """Reset the accumulated counts of pinned memory allocations and frees to 0."""
-    _native.reset_accumulated_host_memory_stats()
-
-
 # ---- faults, and the device's own threads ----
-
-
-def inject(text: str) -> None:
-    """Replace the injected faults of this process with those of `text`, in the syntax of ``$SOFT_INJECT``."""
-    _native.inject(text)
-
-
-def faults_struck() -> dict[str, int]:
-    """Return how often each fault has occurred so far. Faults that have not occurred are left out."""
-    return _native.faults_struck()
 
 
 def times_struck(name: str) -> int:
     """Return how often this fault has occurred so far."""
     return _native.faults_struck().get(name, 0)
-
-
-def thread_count() -> int:
-    """Return the number of threads that the devices started in this process.
-
-    The threads live until the end of the process, so they are no leak.
-    """
-    return _native.thread_count()

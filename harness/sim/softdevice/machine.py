@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping
 
 from harness.devices.device import Device, DeviceError, Inventory
-from harness.sim.native import declared, toolchain
-from harness.sim.native.declared import MachineError
+from harness.sim.native import provider, toolchain
+from harness.sim.native.provider import MachineError
 from harness.sim.softdevice import registration as soft
 
 _DEFAULT_DEVICES = 2
@@ -25,8 +25,8 @@ _DEFAULT_MEMORY = 1 << 30
 
 def software_devices(environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Device, ...]]:
     """Return the visible devices, in the order of the variable, and the hidden devices. Raise MachineError."""
-    count = declared.parse_device_count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
-    memory = declared.parse_device_memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
+    count = provider.parse_device_count(soft.COUNT, environ.get(soft.COUNT), _DEFAULT_DEVICES)
+    memory = provider.parse_device_memory(soft.MEMORY, environ.get(soft.MEMORY), _DEFAULT_MEMORY)
     asynchronous = not _synchronous(environ.get(soft.SYNCHRONOUS))
     every = [
         Device(

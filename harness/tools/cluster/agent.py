@@ -30,8 +30,8 @@ from harness.core.outcome import EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, EX
 from harness.journal import environment, journal
 from harness.scheduling import remote_queue
 from harness.scheduling.resume import LOCK_FILE
-from harness.tools.cluster import messages
-from harness.tools.cluster.messages import (
+from harness.tools.cluster import link
+from harness.tools.cluster.link import (
     BEAT,
     VERSION,
     Beat,
@@ -231,7 +231,7 @@ class Agent:
             self._stop("the head is gone")
             return
         for line in self._lines.feed(data):
-            self._obey(messages.to_agent(line))
+            self._obey(link.to_agent(line))
 
     def _obey(self, message: ToAgent) -> None:
         match message:
@@ -280,7 +280,7 @@ class Agent:
 
     def _send(self, message: BaseModel) -> None:
         """Send a line. If the head is gone, the end of the other stream stops the session."""
-        rest = memoryview(messages.encode_message(message))
+        rest = memoryview(link.encode_message(message))
         try:
             while rest:
                 rest = rest[os.write(self._target, rest) :]

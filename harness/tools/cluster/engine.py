@@ -1,4 +1,4 @@
-"""Engines: the command that starts a program on each node, such as the agent of a cluster run.
+"""The nodes of a run: lists of hosts, Slurm's requests, and engines, the commands that start a program on each node.
 
 The head talks to the agent over its standard streams.
 
@@ -17,17 +17,269 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, Self
 
+from harness.core import linux
 from harness.core.errors import HarnessError
-from harness.core.text import format_exit_code
-from harness.tools.cluster import allocation
+from harness.core.text import format_count, format_exit_code, list_first
 
-_HOLDER = ("-m", "harness.tools.cluster.holder")
+# Lists of hosts in Slurm's notation: ``gpu[001-064,070],login1``. Pure functions.
+#
+# Slurm's own reader (``scontrol show hostnames``) needs Slurm, and a fleet over ssh has none.
+
+#: The most hosts of a list, so that a mistake such as ``a[1-1000000000]`` ends at once.
+MOST_HOSTS = 65_536
+_NAME = re.compile(r"[A-Za-z0-9@:._%/-]{1,200}")
+_RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?", re.ASCII)
+#: The last number of a name that is read backwards, between what follows and what precedes it.
+_LAST_NUMBER = re.compile(r"(\D*)(\d{1,12})(.*)", re.ASCII | re.DOTALL)
+
+
+class HostlistError(HarnessError):
+    """A list of hosts cannot be read."""
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """Return the hosts of a list, in order. Raise HostlistError, also for a host that is in it twice.
+
+    >>> expand("a[1-3,08],b")
+    ('a1', 'a2', 'a3', 'a08', 'b')
+    """
+    hosts: list[str] = []
+    for part in _parts(text):
+        for host in _expanded(part, text):
+            if not _NAME.fullmatch(host):
+                raise HostlistError(f"{text!r}: {host!r} is no host; expected names such as a[1-64],b7")
+            hosts.append(host)
+            if len(hosts) > MOST_HOSTS:
+                raise HostlistError(f"{text!r} has more than {MOST_HOSTS} hosts; write a shorter list")
+    if not hosts:
+        raise HostlistError(f"{text!r} has no host; expected names such as a[1-64],b7")
+    if len({*hosts}) < len(hosts):
+        twice = next(host for host in hosts if hosts.count(host) > 1)
+        raise HostlistError(f"{text!r} has {twice!r} twice; write each host once")
+    return tuple(hosts)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Split at commas outside of brackets."""
+    depth, part = 0, ""
+    for character in text:
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if not 0 <= depth <= 1:
+            raise HostlistError(f"{text!r} has brackets that do not match; expected names such as a[1-64],b7")
+        if character == "," and not depth:
+            yield part.strip()
+            part = ""
+        else:
+            part += character
+    if depth:
+        raise HostlistError(f"{text!r} has a bracket that is not closed; expected names such as a[1-64],b7")
+    yield part.strip()
+
+
+def _expanded(part: str, text: str) -> Iterator[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        if part:
+            yield part
+        return
+    inside, _, tail = rest.partition("]")
+    for words in inside.split(","):
+        match = _RANGE.fullmatch(words.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None or last < first or last - first >= MOST_HOSTS:
+            raise HostlistError(f"{text!r}: {words!r} is no range; expected numbers such as 1-64 or 001-064")
+        width = len(match[1])
+        for number in range(first, last + 1):
+            for end in _expanded(tail, text) if tail else [""]:
+                yield f"{head}{number:0{width}}{end}"
+
+
+def fold(hosts: Iterable[str]) -> str:
+    """Return the hosts as a list, in order of name and number; `expand` is the inverse but for the order.
+
+    >>> fold(["a3", "b", "a1", "a2", "a08"])
+    'a[1-3,08],b'
+    """
+    numbered: dict[tuple[str, str], list[str]] = {}
+    plain: list[str] = []
+    for host in {*hosts}:
+        match = _LAST_NUMBER.fullmatch(host[::-1])
+        tail, digits, head = (part[::-1] for part in match.groups()) if match else ("", "", host)
+        if not digits or any(character in head for character in ":@/"):
+            plain.append(host)
+        else:
+            numbered.setdefault((head, tail), []).append(digits)
+    merged = {key: _folded_numbers(digits) for key, digits in sorted(numbered.items())}
+    texts = [
+        f"{head}[{','.join(ranges)}]{tail}" if len(ranges) > 1 or "-" in ranges[0] else f"{head}{ranges[0]}{tail}"
+        for (head, tail), ranges in merged.items()
+    ]
+    return ",".join(sorted([*texts, *plain]))
+
+
+def _folded_numbers(numbers: Sequence[str]) -> list[str]:
+    """Return the ranges of numbers. ``010`` and ``9`` are in different ones; ``10`` may follow ``09``."""
+    padded = {len(number) for number in numbers if number.startswith("0") and len(number) > 1}
+    widths: dict[int, list[int]] = {}
+    for number in numbers:
+        widths.setdefault(len(number) if len(number) in padded else 0, []).append(int(number))
+    return [text for width, values in sorted(widths.items()) for text in _ranges(sorted(values), width)]
+
+
+def _ranges(numbers: list[int], width: int) -> Iterator[str]:
+    begin = before = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == before + 1:
+            before = number
+            continue
+        yield f"{begin:0{width}}" if begin == before else f"{begin:0{width}}-{before:0{width}}"
+        if number is not None:
+            begin = before = number
+
+
+# Check whether Slurm can grant a new allocation: the request against the nodes of the partition.
+#
+# Slurm also refuses such a request, but names neither the nodes nor their resources. If these functions do not
+# understand a request, they have no objection, and Slurm decides.
+
+_GRES = re.compile(r"(?:gres/)?([a-z_][a-z0-9_]*)(?::([A-Za-z_][A-Za-z0-9_.-]*))?(?:[:=](\d+))?")
+_FEATURES = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*(?:&[A-Za-z_][A-Za-z0-9_.-]*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A generic resource. `type`: empty for any."""
+
+    name: str
+    type: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, [self.name, self.type, str(self.count)]))
+
+    def is_met_by(self, others: Iterable[Resource]) -> bool:
+        """Return whether a node with these resources has this one."""
+        same = [other for other in others if other.name == self.name and self.type in ("", other.type)]
+        return sum(resource.count for resource in same) >= self.count
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """Slurm's facts about a node."""
+
+    name: str
+    partitions: tuple[str, ...] = ()
+    gres: tuple[Resource, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> SlurmNode:
+        """Return a node from the fields of ``scontrol show node``."""
+        return cls(
+            fields.get("NodeName", ""),
+            _words(fields.get("Partitions", "")),
+            parse_resources(fields.get("Gres", "")) or (),
+            _words(fields.get("AvailableFeatures", "")),
+        )
+
+    @property
+    def has(self) -> str:
+        """The node's resources and features as text."""
+        return ", ".join([*map(str, self.gres), *self.features]) or "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The per-node request of salloc options. None where it is not understood."""
+
+    nodes: int
+    partitions: tuple[str, ...] = ()
+    gres: tuple[Resource, ...] | None = ()
+    features: tuple[str, ...] | None = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: int, options: Sequence[str]) -> Request:
+        given = _given(options)
+        features = given.get("--constraint", "")
+        return cls(
+            nodes,
+            _words(given.get("--partition", "")),
+            parse_resources(given.get("--gres", "")),
+            tuple(features.split("&")) if _FEATURES.fullmatch(features) else None if features else (),
+            given,
+        )
+
+
+def parse_resources(text: str) -> tuple[Resource, ...] | None:
+    """Return the resources in a Slurm text such as ``gpu:h200:8(S:0-1),shard:4``. None if it is not understood."""
+    resources = []
+    for word in _words(re.sub(r"\([^)]*\)", "", text)) if text != "none" else ():
+        match = _GRES.fullmatch(word)
+        if match is None:
+            return None
+        resources.append(Resource(match[1], match[2] or "", 1 if match[3] is None else int(match[3])))
+    return tuple(resources)
+
+
+def request_objection(request: Request, nodes: Sequence[SlurmNode], default: str = "") -> str:
+    """Return why no nodes can satisfy a request; empty if there is no known reason.
+
+    `default`: the default partition.
+    """
+    partitions = request.partitions or ((default,) if default else ())
+    here = [node for node in nodes if not partitions or {*node.partitions} & {*partitions}]
+    where = f"partition {', '.join(map(repr, partitions))}" if partitions else "the cluster"
+    if not here:
+        existing = sorted({name for node in nodes for name in node.partitions})
+        return f"no node is in {where}; there {'is' if len(existing) == 1 else 'are'} {list_first(existing) or 'none'}"
+    gres, features = request.gres, request.features
+    for option, able in (
+        ("--gres", [node for node in here if gres is None or all(resource.is_met_by(node.gres) for resource in gres)]),
+        ("--constraint", [node for node in here if features is None or {*features} <= {*node.features}]),
+    ):
+        understood = (gres if option == "--gres" else features) is not None
+        if len(able) < request.nodes and understood and option in request.options:
+            asked = f"{option}={request.options[option]}"
+            have = f"only {list_first([node.name for node in able])} of {where}" if able else f"no node of {where}"
+            there = "; ".join(_there(here))
+            wanted = format_count(request.nodes, "node")
+            return (
+                f"{asked}: {have} can meet that, and {wanted} {'is' if request.nodes == 1 else 'are'} wanted: {there}"
+            )
+    return ""
+
+
+def _there(nodes: Iterable[SlurmNode]) -> Iterator[str]:
+    """Yield the available resources, and their nodes."""
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        names.setdefault(node.has, []).append(node.name)
+    yield from (f"{list_first(node_names, 8)} ({has})" for has, node_names in names.items())
+
+
+def _given(options: Sequence[str]) -> dict[str, str]:
+    """Return long options with their values, and the relevant short options."""
+    values: dict[str, str] = {}
+    for word in options:
+        name, _, value = word.partition("=")
+        if name[:2] in ("-p", "-C") and not word.startswith("--"):
+            name, value = {"-p": "--partition", "-C": "--constraint"}[word[:2]], word[2:].lstrip("= ")
+        values[name] = value
+    return values
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip() not in ("", "(null)", "N/A"))
+
+
+_HOLDER = ("-m", "harness.tools.cluster.engine")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 AGENT = ("-m", "harness.tools.cluster.agent")
 #: The variable with the number of the allocation that this process is in.
@@ -184,14 +436,12 @@ class Slurm:
 
 def check_request(nodes: int, options: Sequence[str]) -> None:
     """Reject a request that no node of the partition can meet, before Slurm queues it. Raise EngineError."""
-    slurm_nodes = [
-        allocation.SlurmNode.of(scontrol_fields(line)) for line in _query(*_SHOW, "nodes").splitlines() if line.strip()
-    ]
+    slurm_nodes = [SlurmNode.of(scontrol_fields(line)) for line in _query(*_SHOW, "nodes").splitlines() if line.strip()]
     partitions = [scontrol_fields(line) for line in _query(*_SHOW, "partitions").splitlines()]
     usual = next(
         (partition.get("PartitionName", "") for partition in partitions if partition.get("Default") == "YES"), ""
     )
-    if why := allocation.request_objection(allocation.Request.of(nodes, options), slurm_nodes, usual):
+    if why := request_objection(Request.of(nodes, options), slurm_nodes, usual):
         raise EngineError(why)
 
 
@@ -220,7 +470,8 @@ class Allocation:
         """Wait for the allocation. Return its variables. Raise EngineError, or StoppedError on a signal."""
         if shutil.which(self._salloc[0]) is None:
             raise EngineError(f"there is no {self._salloc[0]!r} here: run this where Slurm is installed")
-        before = {number: signal.signal(number, _stop_waiting) for number in _SIGNALS if _is_handled(number)}
+        handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores one
+        before = {number: signal.signal(number, _stop_waiting) for number in handled}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *_HOLDER, str(os.getpid()), *self._salloc],
@@ -243,10 +494,6 @@ class Allocation:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return variables
-
-
-def _is_handled(number: int) -> bool:
-    return signal.getsignal(number) is not signal.SIG_IGN  # nohup ignores one
 
 
 def _stop_waiting(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -288,3 +535,25 @@ def _query(*command: str) -> str:
     if done.returncode != 0:
         raise EngineError(f"{shlex.join(command)} failed: {' '.join(done.stderr.split())}")
     return done.stdout
+
+
+# Hold a Slurm allocation: ``python -m harness.tools.cluster.engine HEAD salloc …``, started by the head.
+#
+# The process becomes salloc, which gets SIGTERM if the head ends in any way: it then withdraws a request that waits,
+# and ends an allocation. salloc gives the allocation back when its command ends. That is this module again, without
+# arguments: it prints the variables of the allocation, and ends with its standard input.
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Become salloc; without arguments, print one line of JSON, and wait."""
+    if arguments:
+        head, *command = arguments
+        linux.die_with_parent(int(head), signal.SIGTERM)
+        os.execvp(command[0], command)
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("SLURM", "SALLOC"))}
+    print(json.dumps(variables), flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -22,7 +22,6 @@ from harness.scheduling.resume import changed_conditions_message
 from harness.scheduling.workers import Resumption
 from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Host
-from harness.tools.cluster.intake import Intake, Member
 from harness.tools.cluster.jobs import (
     Action,
     Drop,
@@ -36,8 +35,7 @@ from harness.tools.cluster.jobs import (
     ReopenedCase,
     Suspected,
 )
-from harness.tools.cluster.link import Link
-from harness.tools.cluster.messages import (
+from harness.tools.cluster.link import (
     BEAT,
     VERSION,
     Beat,
@@ -49,6 +47,7 @@ from harness.tools.cluster.messages import (
     Give,
     Hello,
     Lines,
+    Link,
     LinkProtocolError,
     Open,
     Quit,
@@ -59,10 +58,8 @@ from harness.tools.cluster.messages import (
     Want,
 )
 from harness.tools.cluster.queue import SETTLE, CaseQueue
-from harness.tools.cluster.record import ClusterRecord, Environments, skew_of, skew_text
-from harness.tools.cluster.rules import Rules
-from harness.tools.cluster.sessions import SessionLines
-from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
+from harness.tools.cluster.record import ClusterRecord, Environments, Intake, Member, skew_of, skew_text
+from harness.tools.cluster.sessions import ClusterError, ClusterRequest, Earlier, Rules, SessionLines
 
 #: Seconds between two progress lines.
 PROGRESS = 10.0

@@ -9,7 +9,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.backends.table import BACKENDS, own_kinds
@@ -18,7 +17,7 @@ from harness.core.text import format_count
 from harness.journal import identity, journal, reader
 from harness.journal.events import End, Event, RunStarted, Suspect
 from harness.journal.ledger import Ledger
-from harness.reporting import formats, junit, plot, terminal
+from harness.reporting import formats, junit, repetitions, terminal
 from harness.reporting.page import report as page
 from harness.scheduling import remote_queue
 from harness.scheduling.resume import (
@@ -34,8 +33,7 @@ from harness.scheduling.workers import ResumeError
 from harness.tools.cluster import sessions
 from harness.tools.cluster.engine import Engine
 from harness.tools.cluster.head import Head
-from harness.tools.cluster.rules import read_rules
-from harness.tools.cluster.wanted import ClusterError, ClusterRequest, Earlier
+from harness.tools.cluster.sessions import ClusterError, ClusterRequest, Earlier, read_rules
 
 #: Arguments of pytest that a cluster run sets itself, or that make no sense on many nodes.
 _OWN = {
@@ -49,24 +47,6 @@ _OWN = {
     "-n0": "each node needs workers: leave it out, or give their number",
     "--pdb": "there is no terminal on the nodes",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """The options of the command line."""
-
-    arguments: tuple[str, ...]
-    argv: tuple[str, ...]
-    results_dir: Path | None
-    resume: Path | None = None
-    force: bool = False
-    grace: float = 10.0
-    silence: float = 10.0
-    orphaned_after: float = 120.0
-    start_limit: float = 120.0
-    stuck: float = 7200.0
-    second_looks: int = 20
-    folder: str = ""
 
 
 def pytest_arguments(given: Sequence[str], seed: int) -> tuple[str, ...]:
@@ -97,26 +77,20 @@ def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
     }
 
 
-def run_cluster(options: ClusterOptions, engine: Engine, log: Callable[[str], None]) -> int:
+def run_cluster(options: ClusterRequest, engine: Engine, log: Callable[[str], None]) -> int:
     """Run on all nodes of the engine, and report. Return the exit status."""
     begun = time.monotonic()
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     run_dir, lock = _run_dir(options, run_id)
     try:
         earlier, seed = _earlier(options, run_dir, log)
-        wanted = ClusterRequest(
+        wanted = dataclasses.replace(
+            options,
             arguments=pytest_arguments(options.arguments, seed),
-            argv=options.argv,
             folder=options.folder or str(Path.cwd()),
             run_dir=run_dir,
             run_id=run_id,
             variables=forwarded_variables(dict(os.environ)),
-            grace=options.grace,
-            silence=options.silence,
-            orphaned_after=options.orphaned_after,
-            start_limit=options.start_limit,
-            stuck=options.stuck,
-            second_looks=options.second_looks,
         )
         rules = read_rules(wanted.arguments, wanted.folder)
         hosts = engine.hosts()
@@ -134,7 +108,7 @@ def run_cluster(options: ClusterOptions, engine: Engine, log: Callable[[str], No
         lock.release()
 
 
-def _run_dir(options: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
+def _run_dir(options: ClusterRequest, run_id: str) -> tuple[Path, RunLock]:
     """Return the run directory, locked for this process. Raise ClusterError."""
     wanted = options.resume or options.results_dir or Path("results") / run_id
     run_dir = wanted.resolve()
@@ -154,7 +128,7 @@ def _run_dir(options: ClusterOptions, run_id: str) -> tuple[Path, RunLock]:
         raise ClusterError(f"the run directory {str(wanted)!r} cannot be made: {error.strerror}") from None
 
 
-def _earlier(options: ClusterOptions, run_dir: Path, log: Callable[[str], None]) -> tuple[Earlier | None, int]:
+def _earlier(options: ClusterRequest, run_dir: Path, log: Callable[[str], None]) -> tuple[Earlier | None, int]:
     """Return the state of the run before it was interrupted, and the seed."""
     if options.resume is None:
         return None, random.SystemRandom().getrandbits(32)
@@ -189,6 +163,6 @@ def write_reports(run_dir: Path, *, interrupted: bool, seconds: float, log: Call
     wanted = str(ledger.run.settings.get("report") or "") if ledger.run is not None else ""
     reports = [text.strip() for text in wanted.split(",") if text.strip()]
     formats.write_reports(reports, ledger, run_dir=run_dir, base=Path.cwd(), note=log)
-    for line in terminal.terminal_summary(ledger, run_dir, blocks=plot.can_encode_blocks(sys.stdout.encoding)):
+    for line in terminal.terminal_summary(ledger, run_dir, blocks=repetitions.can_encode_blocks(sys.stdout.encoding)):
         log(line)
     return status

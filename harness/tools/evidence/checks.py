@@ -32,9 +32,15 @@ from harness.journal.events import (
     Start,
 )
 from harness.tools import conformance
-from harness.tools.evidence import junit_check
 from harness.tools.evidence.manifest import waiver_fields
-from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, is_software, mapping_or_empty
+from harness.tools.evidence.record import (
+    EvidenceRecord,
+    device_rows,
+    is_gpu,
+    is_software,
+    junit_problems,
+    mapping_or_empty,
+)
 
 #: Seconds by which the clock of a machine may be adjusted during a run.
 CLOCK = 5.0
@@ -498,7 +504,7 @@ def _shown(value: object) -> str:
 
 
 def _junit(record: EvidenceRecord) -> Iterator[str]:
-    yield from junit_check.junit_problems(record)
+    yield from junit_problems(record)
 
 
 def _attempt(event: Start | Finish) -> Attempt:

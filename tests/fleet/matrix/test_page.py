@@ -15,7 +15,7 @@ from harness.fleet import matrix_page as page
 from harness.fleet import run as folders
 from harness.fleet.column import read_summaries
 from harness.fleet.matrix import Fleet
-from harness.reporting.page import inert, shell
+from harness.reporting.page import document, inert
 from tests.fleet.matrix import runs
 from tests.fleet.matrix.runs import CASES, Machine
 from tests.reporting import build
@@ -111,7 +111,7 @@ def check_inert(text: str) -> None:
         ("harness.fleet", "matrix.css"),
         ("harness.fleet", "matrix.js"),
     ):
-        text = text.replace(shell.asset(package, name), "")
+        text = text.replace(document.asset(package, name), "")
     assert not re.search(inert._HIDDEN.pattern, text)
     read = Read(text)
     allowed = "html head meta title link style body a header p span h1 ul li strong dl div dt dd nav main section h2 h3"

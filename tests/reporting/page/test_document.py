@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.core.errors import WriteError
 from harness.core.outcome import Outcome
 from harness.journal.journal import JournalError
-from harness.reporting.page import document, inert, model, report, shell
+from harness.reporting.page import document, inert, model, report
 from tests.reporting import build
 from tests.reporting.page import runs
 from tests.reporting.page.reading import Read, check_package_data, check_policy
@@ -114,7 +114,7 @@ def check_inert(text: str) -> None:
     page = rendered(*hostile_run(text), environment={text: text, "devices": [{"uuid": text, "name": text}]})
     hidden = re.compile(inert._HIDDEN.pattern)
     for name in ("uplot.min.js", "shared.js", "page.js", "uplot.min.css", "page.css"):
-        page = page.replace(shell.asset("harness.reporting.page", name), "")
+        page = page.replace(document.asset("harness.reporting.page", name), "")
     assert not hidden.search(page)
     read = Read(page)
     assert {tag for tag, _ in read.tags} <= {tag for tag, _ in PLAIN.tags}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from harness.core.outcome import Outcome
+from harness.reporting.junit_case import MOST_TEXT
 from harness.reporting.page import cases, inert, model
-from harness.reporting.page.axis import Axis
-from harness.reporting.text_limits import MOST_TEXT
+from harness.reporting.page.cases import Axis
 from tests.reporting import build
 from tests.reporting.page import runs
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.backends import cuda, simcuda
-from harness.sim.interposer import build
+from harness.sim.interposer import front
 from harness.sim.interposer.front import (
     PRELOAD,
     InterposerError,
@@ -34,7 +34,7 @@ _CHECKS = Path(__file__).with_name("checks.py")
 def preloaded() -> dict[str, str]:
     """Return the environment of a process with the interposer in front of the simulated CUDA, without a fault."""
     try:
-        libraries = [build.build_interposer(lambda _: None), *simulated.build_simcuda(lambda _: None).runtime]
+        libraries = [front.build_interposer(lambda _: None), *simulated.build_simcuda(lambda _: None).runtime]
     except BuildError as error:
         pytest.skip(str(error))
     return {**os.environ, PRELOAD: ":".join(map(str, libraries)), "SIMCUDA_DEVICE_MEMORY": "64MiB"}
@@ -94,7 +94,7 @@ def test_nvidias_own_runtime_can_be_behind_it(preloaded: dict[str, str]) -> None
 
 
 def test_it_comes_first_and_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
+    monkeypatch.setattr(front, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
     assert interposer_environment((), {"LD_PRELOAD": "b"}, {}) == {"LD_PRELOAD": "b"}
     assert interposer_environment(
         ("slow", "wait_ignored:0.5"), {"LD_PRELOAD": "b:c", "X": "1"}, {"LD_PRELOAD": "c"}
@@ -105,13 +105,13 @@ def test_it_comes_first_and_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch
     }
     assert interposer_environment(("slow",), {}, {"LD_PRELOAD": "c"})["LD_PRELOAD"] == "/cache/libcudafaults.so:c"
     assert interposer_environment(("slow",), {}, {})["LD_PRELOAD"] == "/cache/libcudafaults.so"
-    monkeypatch.setattr(build, "build_interposer", lambda **_: Path("/my cache/libcudafaults.so"))
+    monkeypatch.setattr(front, "build_interposer", lambda **_: Path("/my cache/libcudafaults.so"))
     with pytest.raises(BuildError, match="allows neither spaces nor colons"):
         interposer_environment(("slow",), {}, {})
 
 
 def test_a_run_on_gpus_needs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
+    monkeypatch.setattr(front, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
     monkeypatch.delenv(PRELOAD, raising=False)
     assert add_interposer(None, cuda.BACKEND, (), inline=True) is None
     assert add_interposer(None, cuda.BACKEND, ("slow",), inline=False) == ProvidedDevice(
@@ -124,7 +124,7 @@ def test_a_run_on_gpus_needs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_run_on_the_simulated_cuda_has_it_in_front(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
+    monkeypatch.setattr(front, "build_interposer", lambda **_: Path("/cache/libcudafaults.so"))
     device = ProvidedDevice("operators.so", {"key": "k"}, {"LD_PRELOAD": "/cache/libcudart.so.13", "Y": "2"})
     found = add_interposer(device, simcuda.BACKEND, ("slow",), inline=True)
     assert found is not None

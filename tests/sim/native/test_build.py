@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.native import build, cmake, toolchain
+from harness.sim.native import build, toolchain
 from harness.sim.native.build import BuildRecipe
 from harness.sim.native.toolchain import BuildError, Toolchain
 from tests.sim.native.toy import Toy, call
@@ -283,7 +283,7 @@ def test_missing_headers_are_reported(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("limit", "jobs"), [("2", 2), ("1", 1)])
 def test_as_many_compilers_run_as_are_allowed(limit: str, jobs: int) -> None:
-    assert cmake.compiler_jobs({"MAX_JOBS": limit}) == jobs
+    assert build.compiler_jobs({"MAX_JOBS": limit}) == jobs
 
 
 def test_flags_come_from_the_environment_too() -> None:
@@ -317,15 +317,15 @@ def _program(folder: Path, name: str, version: str) -> None:
 def test_programs_of_the_path_serve_if_they_are_new_enough(only_path: Path) -> None:
     environ = {"PATH": f"{only_path}:/bin"}
     _program(only_path, "cmake", "3.20.0")
-    assert cmake.find_program("cmake", "the toy", environ) == str(only_path / "cmake")
+    assert build.find_program("cmake", "the toy", environ) == str(only_path / "cmake")
     _program(only_path, "cmake", "3.19.8")
     with pytest.raises(BuildError) as caught:
-        cmake.find_program("cmake", "the toy", environ)
+        build.find_program("cmake", "the toy", environ)
     assert str(caught.value) == (
         f"the toy needs cmake 3.20 or newer, and '{only_path}/cmake' is 3.19.8: install it with `pip install cmake`"
     )
     with pytest.raises(BuildError, match=r"^the toy needs ninja 1\.11 or newer: install it with `pip install ninja`$"):
-        cmake.find_program("ninja", "the toy", {"PATH": str(only_path)})
+        build.find_program("ninja", "the toy", {"PATH": str(only_path)})
 
 
 @pytest.mark.parametrize(
@@ -337,4 +337,4 @@ def test_programs_of_the_path_serve_if_they_are_new_enough(only_path: Path) -> N
     ],
 )
 def test_the_progress_names_what_is_made(step: str, shown: str) -> None:
-    assert cmake.format_ninja_step(step) == shown
+    assert build.format_ninja_step(step) == shown

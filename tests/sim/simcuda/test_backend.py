@@ -11,8 +11,7 @@ import pytest
 from harness.backends import cuda, simcuda, simulation
 from harness.backends.table import BACKENDS, backend_of, device_variables, labels
 from harness.devices.capabilities import Capabilities, detect_capabilities
-from harness.devices.device import CPU, Device, Inventory
-from harness.devices.visibility import masks_for
+from harness.devices.device import CPU, Device, Inventory, masks_for
 from harness.gating import requirements
 from harness.sim.simcuda import machine
 from harness.sim.softdevice import registration as soft

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.simcuda import autoload, build, loading
+from harness.sim.simcuda import autoload, build
 from tests.sim.simcuda import checks
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
@@ -21,7 +21,7 @@ _CHECKS = Path(__file__).with_name("compiled_checks.py")
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the result of each check: "ok", or a traceback. One process runs all, since Inductor starts slowly."""
-    own = loading.simcuda_environment(build.build_simcuda(), os.environ)
+    own = build.simcuda_environment(build.build_simcuda(), os.environ)
     own["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
     return checks.outcomes(_CHECKS, own, timeout=900)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.core import linux
-from harness.sim.simcuda import build, loading, toolchain
+from harness.sim.simcuda import build, toolchain
 from tests.devices.compiled import compile_library
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import run_python
@@ -188,7 +188,7 @@ expect(1, "cuMemGetMemPool", byref(other), byref(Location(0, 0)), 1)
 
 @pytest.fixture(scope="module")
 def environ() -> dict[str, str]:
-    return loading.simcuda_environment(build.build_simcuda(), os.environ)
+    return build.simcuda_environment(build.build_simcuda(), os.environ)
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
@@ -314,7 +314,7 @@ def test_a_process_that_ends_while_nvml_reads_about_it(environ: dict[str, str], 
     gone = compile_library(source, tmp_path / "gone.so")
     (tmp_path / "ledger").mkdir()
     (tmp_path / "ledger" / f"{os.getpid()}-1").write_bytes(bytes(4096))
-    preload = f"{gone}:{environ[loading.PRELOAD]}"
+    preload = f"{gone}:{environ[build.PRELOAD]}"
     done = run_python(_PROCESSES, {**environ, "LD_PRELOAD": preload, "SIMCUDA_LEDGER": str(tmp_path / "ledger")})
     assert done.stdout == "alive\n", done.stderr
 

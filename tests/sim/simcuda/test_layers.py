@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.simcuda import build, loading
+from harness.sim.simcuda import build
 from tests.sim.simcuda import checks
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
 
@@ -23,7 +23,7 @@ def outcomes() -> dict[str, str]:
 
     One process runs all of them, so after a device-side assertion the following ones fail as well.
     """
-    return checks.outcomes(_CHECKS, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    return checks.outcomes(_CHECKS, build.simcuda_environment(build.build_simcuda(), os.environ))
 
 
 @needs_cuda_build

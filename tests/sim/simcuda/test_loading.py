@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.simcuda import autoload, loading
-from harness.sim.simcuda.build import SimcudaLibraries
-from harness.sim.simcuda.loading import SimcudaLoadError
+from harness.sim.simcuda import autoload, build
+from harness.sim.simcuda.build import SimcudaLibraries, SimcudaLoadError
 from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 
 pytestmark = pytest.mark.acceptance
@@ -49,8 +48,8 @@ def test_operators_are_not_loaded_beside_another_runtime() -> None:
 def test_operators_are_loaded_once(tmp_path: Path) -> None:
     runtime = fake_runtime(tmp_path)
     script = (
-        "import ctypes\nfrom harness.sim.simcuda import autoload, loading\nautoload.load()\nautoload.load()\n"
-        f"loading.check_simcuda_loaded({str(runtime)!r})\n"
+        "import ctypes\nfrom harness.sim.simcuda import autoload, build\nautoload.load()\nautoload.load()\n"
+        f"build.check_simcuda_loaded({str(runtime)!r})\n"
         "print(autoload.loaded_operators(), ctypes.CDLL(None).simcuda_installed())"
     )
     done = run_python(script, {"LD_PRELOAD": str(runtime), autoload.VARIABLE: str(runtime)})
@@ -76,7 +75,7 @@ def test_operators_that_torch_does_not_take_are_an_error(tmp_path: Path) -> None
     ],
 )
 def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> None:
-    assert loading.simcuda_environment(BUILT, outer) == {
+    assert build.simcuda_environment(BUILT, outer) == {
         "LD_PRELOAD": preload,
         "SIMCUDA_OPERATORS": "/c/operators.so",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
@@ -87,8 +86,8 @@ def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> 
 
 def test_a_process_without_it_is_found(tmp_path: Path) -> None:
     with pytest.raises(SimcudaLoadError, match="the simulated CUDA is not in this process: LD_PRELOAD is None"):
-        loading.check_simcuda_loaded("/c/operators.so")
-    script = "import torch\nfrom harness.sim.simcuda import loading\nloading.check_simcuda_loaded('/c/operators.so')"
+        build.check_simcuda_loaded("/c/operators.so")
+    script = "import torch\nfrom harness.sim.simcuda import build\nbuild.check_simcuda_loaded('/c/operators.so')"
     done = run_python(script, {"LD_PRELOAD": str(fake_runtime(tmp_path))})
     assert "torch found no entry point 'simcuda' in the group 'torch.backends'; install the harness" in done.stderr
 
@@ -97,8 +96,8 @@ def test_a_pytest_process_that_runs_cases_itself_loads_it_before_torch(tmp_path:
     runtime = fake_runtime(tmp_path)
     wanted = {"LD_PRELOAD": str(runtime), "A": "b"}
     script = (
-        "import os\nfrom harness.backends import simulation\nfrom harness.sim.simcuda import loading\n"
-        f"loading.load_into_this_process({wanted!r})\n"
+        "import os\nfrom harness.backends import simulation\nfrom harness.sim.simcuda import build\n"
+        f"build.load_into_this_process({wanted!r})\n"
         "print(simulation.simulated_runtime() is not None, os.environ['LD_PRELOAD'], os.environ['A'])"
     )
     assert run_python(script, {}).stdout.split() == ["True", str(runtime), "b"]

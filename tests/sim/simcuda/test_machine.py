@@ -11,7 +11,7 @@ from harness.backends import simcuda
 from harness.controller import machine as chosen
 from harness.devices import inventory as gpus
 from harness.devices.device import Detected, DeviceError
-from harness.sim.native.declared import MachineError
+from harness.sim.native.provider import MachineError
 from harness.sim.simcuda import machine
 from harness.sim.softdevice.build import CSRC
 from tests.sim.simcuda.cuda_builds import pretend_build

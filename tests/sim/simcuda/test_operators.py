@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from harness.sim.simcuda import build, loading
+from harness.sim.simcuda import build
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import run_python
 
@@ -24,7 +24,7 @@ print("operators:", library.simcuda_list_operators().decode(), sep="\\n")
 @needs_cuda_build
 def test_every_operator_of_this_torch_is_in_a_class() -> None:
     """The class "unknown" means that torch has a kernel for CUDA, but that the simulation has no decision about it."""
-    done = run_python(_LIST, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(_LIST, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     _, _, listed = done.stdout.partition("operators:\n")
     classes: dict[str, str] = {}
@@ -69,7 +69,7 @@ print("right")
 @needs_cuda_build
 def test_products_of_halves_are_rounded_once() -> None:
     """As on CUDA, sums are in float32: the result differs from the exact one by at most its own rounding."""
-    done = run_python(_PRODUCTS, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(_PRODUCTS, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "right\n"
 
@@ -104,6 +104,6 @@ def test_bags_of_both_types_of_indices_are_the_cpus() -> None:
 
     With the end of the last bag among the offsets, there is no device assertion and no index out of range.
     """
-    done = run_python(_BAGS, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(_BAGS, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "right\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.sim.simcuda import build, loading
+from harness.sim.simcuda import build
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import run_python
 
@@ -140,7 +140,7 @@ def _named(events: Sequence[Event], part: str) -> Event:
 def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
     folder = tmp_path_factory.mktemp("traces")
     script = f"FOLDER = {str(folder)!r}\n{_PROFILE}"
-    done = run_python(script, loading.simcuda_environment(build.build_simcuda(), os.environ), timeout=300)
+    done = run_python(script, build.simcuda_environment(build.build_simcuda(), os.environ), timeout=300)
     assert done.returncode == 0, done.stderr
     return {file.stem: Trace(file) for file in folder.glob("*.json")}
 

@@ -17,8 +17,8 @@ from harness.core.errors import HarnessError
 from harness.devices import software
 from harness.devices.device import Detected
 from harness.sim.native.toolchain import BuildError
-from harness.sim.simcuda import doctor, ledger, loading, program, toolchain
-from harness.sim.simcuda.ledger import Usage
+from harness.sim.simcuda import build, machine, program, toolchain
+from harness.sim.simcuda.program import Usage
 from tests.cli.commands import harness, refused
 from tests.sim.simcuda.cuda_builds import needs_cuda_build, pretend_build
 
@@ -183,7 +183,7 @@ def test_usage_is_the_sum_of_the_pages(tmp_path: Path) -> None:
     (tmp_path / "4-1").write_bytes(_page(d1=(1, 1))[:-1])
     (tmp_path / "owner.json").write_text("{}")
     left = {"stream": 3, "event": 3, "graph": 0, "executable graph": 1}
-    assert ledger.read_usage(tmp_path) == Usage(2, 6, {0: 300, 3: 7}, left)
+    assert program.read_usage(tmp_path) == Usage(2, 6, {0: 300, 3: 7}, left)
 
 
 def test_the_line_at_the_end() -> None:
@@ -206,7 +206,7 @@ def test_results_of_probes() -> None:
         {"probe": "c", "error": "RuntimeError: no", "limit": ""},
         {"begin": "d"},
     ]
-    results = list(doctor.read_results("\n".join(["torch prints", *map(json.dumps, lines)])))
+    results = list(machine.read_results("\n".join(["torch prints", *map(json.dumps, lines)])))
     assert [result.line() for result in results] == [
         "runs          a",
         "needs a GPU   b: it is code for a GPU",
@@ -312,7 +312,7 @@ def test_a_shell_has_the_devices(variables: dict[str, str]) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (6, "5\n"), done.stderr
-    assert variables[loading.PRELOAD]
+    assert variables[build.PRELOAD]
 
 
 @needs_cuda_build

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from harness.sim.simcuda import build, loading
+from harness.sim.simcuda import build
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
 from tests.sim.simcuda.fake_runtime import run_python
 
@@ -31,7 +31,7 @@ print(json.dumps([by_torch, by_the_case]))
 
 @needs_cuda_build
 def test_the_first_attention_puts_cudnn_first() -> None:
-    done = run_python(_PROGRAM, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(_PROGRAM, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     by_torch, by_the_case = json.loads(done.stdout.splitlines()[-1])
     assert by_torch == []
@@ -65,7 +65,7 @@ print(json.dumps([texts, restored, by_torch]))
 @needs_cuda_build
 def test_an_error_that_a_call_has_left_is_reported_and_taken() -> None:
     """torch would raise it after the next launch, in the next case. torch itself resets the errors that it detects."""
-    done = run_python(_LAST_ERROR, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(_LAST_ERROR, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     texts, restored, by_torch = json.loads(done.stdout.splitlines()[-1])
     assert texts == [
@@ -97,7 +97,7 @@ print(json.dumps([texts, guard.restore(), [problem.text for problem in guard.com
 def test_a_case_that_initialises_cuda_with_other_devices_is_reported(changed: str) -> None:
     """The variable is restored when the case ends, but the process has a device other than the leased one."""
     program = _OTHER_DEVICE.replace("{changed}", changed)
-    done = run_python(program, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(program, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     texts, left, later = json.loads(done.stdout.splitlines()[-1])
     name = "the devices that CUDA was initialised with"
@@ -127,7 +127,7 @@ print(json.dumps(known.of(["cuda_allocated"])["cuda_allocated"]))
 
 @needs_cuda_build
 def test_a_block_that_is_left_is_reported_with_its_stack() -> None:
-    done = run_python(_BLOCK, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(_BLOCK, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     (line,) = json.loads(done.stdout.splitlines()[-1])
     assert line == "4.0 MiB in 1 block allocated at <string>:11 makes_a_block < <string>:13 <module>"
@@ -150,7 +150,7 @@ print(json.dumps([torch.cuda.is_initialized(), after["threads"] - before["thread
 @needs_cuda_build
 def test_a_process_that_only_made_a_stream_uses_the_devices() -> None:
     """torch does not call this an initialisation, but the runtime has its threads, and heap memory."""
-    done = run_python(_STREAMS, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(_STREAMS, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [False, 0, None, None, 1]
 
@@ -175,7 +175,7 @@ print(json.dumps([restored, [problem.text for problem in guard.compare()]]))
 
 @needs_cuda_build
 def test_a_memory_pool_that_is_left_current_is_reported() -> None:
-    done = run_python(_POOL, loading.simcuda_environment(build.build_simcuda(), os.environ))
+    done = run_python(_POOL, build.simcuda_environment(build.build_simcuda(), os.environ))
     assert done.returncode == 0, done.stderr
     restored, left = json.loads(done.stdout.splitlines()[-1])
     assert restored == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.devices import software
-from harness.sim.simcuda import autoload, build, loading
+from harness.sim.simcuda import autoload, build
 from tests.cli.commands import harness
 from tests.sim.simcuda import checks
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
@@ -26,7 +26,7 @@ needs_triton = pytest.mark.skipif(software.triton_version().value is None, reaso
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the result of each check: "ok", or a traceback."""
-    own = loading.simcuda_environment(build.build_simcuda(), os.environ)
+    own = build.simcuda_environment(build.build_simcuda(), os.environ)
     own["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
     own["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     own["PYTHONPATH"] = str(_ROOT)

@@ -84,7 +84,7 @@ def library() -> Path:
 def run_script(script: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a script in its own process, with the soft device loaded."""
     prelude = (
-        f"from harness.sim.softdevice import loading\nloading.load_software_device({str(library())!r})\nimport torch\n"
+        f"from harness.sim.softdevice import build\nbuild.load_software_device({str(library())!r})\nimport torch\n"
     )
     return _start([sys.executable, "-c", prelude + script], environ or {})
 
@@ -137,9 +137,9 @@ def _read(results: Path) -> Iterator[tuple[str, str]]:
 
 
 def _main(path: str, results: str, how: str, module: str, *names: str) -> None:
-    from harness.sim.softdevice import loading
+    from harness.sim.softdevice import build
 
-    loading.load_software_device(path)
+    build.load_software_device(path)
     functions = importlib.import_module(module)
     for name in names:
         if how == "alone" and (child := os.fork()):

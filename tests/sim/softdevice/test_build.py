@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.native import cmake
+from harness.sim.native import build as native
 from harness.sim.native.toolchain import BuildError
 from harness.sim.softdevice import build
 from tests.sim.softdevice import inside
@@ -66,8 +66,8 @@ def test_the_library_names_no_folder_of_its_build() -> None:
 
 
 def test_plain_cmake_gives_an_editor_every_source(tmp_path: Path) -> None:
-    program = cmake.find_program("cmake", "this test", os.environ)
-    ninja = cmake.find_program("ninja", "this test", os.environ)
+    program = native.find_program("cmake", "this test", os.environ)
+    ninja = native.find_program("ninja", "this test", os.environ)
     environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(
         [program, "-S", str(build.ROOT), "-B", str(tmp_path), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"],

@@ -7,7 +7,7 @@ import pytest
 from harness.controller import machine as chosen
 from harness.devices import inventory as gpus
 from harness.devices.device import CPU, Device, DeviceError, Inventory
-from harness.sim.native.declared import MachineError
+from harness.sim.native.provider import MachineError
 from harness.sim.softdevice import registration as soft
 from harness.sim.softdevice.machine import software_devices
 

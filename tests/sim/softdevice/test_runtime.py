@@ -36,14 +36,14 @@ def test_an_invalid_variable_is_reported_at_loading(environ: dict[str, str], sai
 
 def test_loading_twice_is_loading_once_and_another_library_is_refused() -> None:
     done = inside.run_script(
-        f"loading.load_software_device({str(inside.library())!r})\n"
-        f"assert loading.loaded_library() == __import__('pathlib').Path({str(inside.library())!r})\n"
+        f"build.load_software_device({str(inside.library())!r})\n"
+        f"assert build.loaded_library() == __import__('pathlib').Path({str(inside.library())!r})\n"
         "print(torch.accelerator.current_accelerator())\n"
-        "loading.load_software_device('/nowhere.so')\n"
+        "build.load_software_device('/nowhere.so')\n"
     )
     assert done.stdout == "soft\n"
     assert done.stderr.splitlines()[-1].startswith(
-        "harness.sim.softdevice.loading.SoftdeviceLoadError: cannot load the software device from '/nowhere.so'"
+        "harness.sim.softdevice.build.SoftdeviceLoadError: cannot load the software device from '/nowhere.so'"
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.core.caseid import digest_of_ids
-from harness.tools.cluster.messages import VERSION
+from harness.tools.cluster.link import VERSION
 
 CASES = [f"suites/some/test_some.py::test_it[{number}]" for number in range(6)]
 #: The lies about what a session has collected, and the others.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.tools.cluster.rules import Rules
+from harness.tools.cluster.sessions import Rules
 from tests.tools.cluster.fake_agent import CASES, start_of_session
 
 

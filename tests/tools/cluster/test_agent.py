@@ -13,7 +13,7 @@ import pytest
 
 from harness.core.outcome import EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_RED
 from harness.tools.cluster.engine import AGENT
-from harness.tools.cluster.messages import VERSION, Begin, End, Give, Quit, encode_message
+from harness.tools.cluster.link import VERSION, Begin, End, Give, Quit, encode_message
 from tests.tools.cluster.project import PATIENCE, SLOW, Project
 
 pytestmark = pytest.mark.acceptance

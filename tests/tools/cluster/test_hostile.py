@@ -17,8 +17,7 @@ from harness.journal.ledger import Ledger
 from harness.tools.cluster.engine import Host
 from harness.tools.cluster.head import Head
 from harness.tools.cluster.record import skew_of, skew_text
-from harness.tools.cluster.rules import Rules
-from harness.tools.cluster.wanted import ClusterRequest
+from harness.tools.cluster.sessions import ClusterRequest, Rules
 from tests.reporting import build
 from tests.tools.cluster.fake_agent import CASES
 from tests.tools.cluster.fake_rules import fake_rules
@@ -35,7 +34,9 @@ class Ended:
     def __init__(self, run_dir: Path, *lies: str, end_limit: float = 600.0, rules: Rules = RULES) -> None:
         run_dir.mkdir()
         hosts = [Host(f"n{at}", (sys.executable, str(FAKE), f"n{at}", lie)) for at, lie in enumerate(lies)]
-        wanted = ClusterRequest((), ("harness",), "/", run_dir, "r", end_limit=end_limit, second_looks=0)
+        wanted = ClusterRequest(
+            (), ("harness",), folder="/", run_dir=run_dir, run_id="r", end_limit=end_limit, second_looks=0
+        )
         self.said: list[str] = []
         self.head = Head(wanted, rules, hosts, self.said.append)
         self.head.run()
@@ -198,7 +199,7 @@ def test_rules_of_no_node_are_those_of_the_head(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     hosts = [Host("n0", (sys.executable, str(FAKE), "n0", "rules"))]
-    head = Head(ClusterRequest((), ("harness",), "/", run_dir, "r"), RULES, hosts, lambda _: None)
+    head = Head(ClusterRequest((), ("harness",), folder="/", run_dir=run_dir, run_id="r"), RULES, hosts, lambda _: None)
     head.run()
     assert not head.has_begun
     assert "node n0 is excluded: " in head.refusal

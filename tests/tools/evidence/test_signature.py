@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.tools.evidence import signature
-from harness.tools.evidence.signature import SignatureError, sign_archive, signature_path
+from harness.tools.evidence import archive as archives
+from harness.tools.evidence.archive import SignatureError, sign_archive, signature_path
 
 needs_openssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 
@@ -30,7 +30,7 @@ def allow(folder: Path, **keys: Path) -> Path:
 def problem(archive: Path, signers: Path, identity: str = "") -> tuple[str, str]:
     with archive.open("rb") as file:
         file.read()  # simulates an archive that was already verified
-        return signature.signature_problem(file, signature_path(archive), signers, identity)
+        return archives.signature_problem(file, signature_path(archive), signers, identity)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_signature_for_another_purpose_is_not_accepted(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada = key(tmp_path, "ada")
-    monkeypatch.setattr(signature, "NAMESPACE", "file")
+    monkeypatch.setattr(archives, "NAMESPACE", "file")
     sign_archive(archive, ada)
     monkeypatch.undo()
     assert "for this archive" in problem(archive, allow(tmp_path, ada=ada))[1]

@@ -7,11 +7,14 @@ machine code to a device are others.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import functools
+import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +23,39 @@ from triton.backends.driver import GPUDriver
 from triton.backends.nvidia.driver import CudaDriver
 from triton.runtime import driver as active_driver
 
-from harness.sim.simcuda.triton_kernels import accesses, interpreter, launches
+from harness.sim.simcuda import autoload
+from harness.sim.simcuda.triton_kernels import accesses, interpreter
+
+
+@functools.cache
+def _library() -> ctypes.PyDLL:
+    name = os.environ[autoload.VARIABLE]
+    library = ctypes.PyDLL(name)
+    library.simcuda_launch_callable.argtypes = [
+        ctypes.py_object,
+        ctypes.py_object,
+        ctypes.c_ulonglong,
+        ctypes.py_object,
+    ]
+    library.simcuda_launch_callable.restype = ctypes.py_object
+    atexit.register(ctypes.CDLL(name).simcuda_end_callables)
+    return library
+
+
+@functools.cache
+def checks_races() -> bool:
+    """Return whether the runtime wants to know which memory work uses."""
+    return bool(_library().simcudaChecksWork())
+
+
+def launch(name: str, work: Callable[[], None], stream: int, accesses: Sequence[tuple[int, int, bool]]) -> None:
+    """Queue a call of the function on a stream of the current device, or add it to the stream's capture.
+
+    `accesses`: the memory that it uses, as addresses, bytes, and whether it is written. An exception becomes a
+    device-side assertion. Raise RuntimeError if CUDA refuses the launch.
+    """
+    _library().simcuda_launch_callable(work, name, stream, list(accesses))
+
 
 _MAX_THREADS, _REGISTERS, _WARP = 1024, 65536, 32  # of a block
 
@@ -95,8 +130,8 @@ class Launcher:
         grid = (grid_x, grid_y, grid_z)
         if min(grid) > 0:
             call = self._kernel.bind(grid, arguments)
-            known = accesses.find_accesses(call) if launches.checks_races() else []
-            launches.launch(self._kernel.name, call, stream, known)
+            known = accesses.find_accesses(call) if checks_races() else []
+            launch(self._kernel.name, call, stream, known)
         if exit_hook is not None:
             exit_hook(launch_metadata)
 

@@ -1,6 +1,6 @@
 // Each process's use of the simulated devices, which NVML can read in any process of the same user.
 //
-// harness/sim/simcuda/ledger.py reads the same layout.
+// harness/sim/simcuda/program.py reads the same layout.
 //
 // A process that uses a device has a file of one page, /dev/shm/simcuda-UID/PID-START, which is mapped until the
 // process ends. START is the process's start time in /proc: a reader recognises a file that a killed process left
