@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,13 +28,10 @@ class Call:
     """
 
     def __init__(self, info: Any, sample: Any, device: torch.device) -> None:
-        self._info = info
+        self._call = oracles.call(info)
         self._sample = sample
         self._device = device
-        self._call = oracles.call(info)
-        self._given = samples.move(samples.arguments(sample), device)
-        self.inputs = samples.leaves(self._given)
-        self._differentiable: list[bool] = []
+        self._take_inputs()
         outs = self._results(*self.inputs) if self.inputs else []
         self._differentiable = [each.requires_grad for each in outs]
         outs = [each for each in outs if each.requires_grad]
@@ -41,9 +39,15 @@ class Call:
         found = torch.autograd.grad(outs, self.inputs, self.weights, allow_unused=True) if outs else ()
         self.expected = self.filled(found)
 
+    def _take_inputs(self) -> None:
+        self._given = samples.move(samples.arguments(self._sample), self._device)
+        self.inputs = samples.leaves(self._given)
+
     def again(self) -> Call:
         """Return the same with copies of the inputs."""
-        return Call(self._info, self._sample, self._device)
+        made = copy.copy(self)
+        made._take_inputs()
+        return made
 
     def filled(self, found: Gradients) -> list[torch.Tensor]:
         """Return gradients with zeros where there is none."""
