@@ -89,7 +89,8 @@ class ControllerHooks:
         if reporter is not None:
             with contextlib.suppress(RuntimeError, OSError), self._signs.printing():
                 reporter.ensure_newline()
-                reporter.write_line(f"harness: {text}. To resume: repeat the command with {self._resume}")
+                line = f"harness: {text}. To resume: repeat the command with {self._resume}\n"
+                reporter.write(line, flush=True)  # a pipe or a file gets it now, too
 
     @property
     def _resume(self) -> str:

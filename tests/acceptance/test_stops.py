@@ -185,6 +185,7 @@ def test_a_second_signal_is_handling_at_once(project: Project, start: Start, spr
     said = "harness: SIGINT: no further case begins, and the cases that run have 100000 s to end; a second signal ends"
     resume = f"To resume: repeat the command with --resume {running.run_dir}\n"
     running.wait_for(lambda: said in running.terminal() and resume in running.terminal(), "what the signal does")
+    assert "cases done" not in running.terminal(), "the line waits in a buffer for the next sign of life"
     interrupt(running)
     result = running.result()
     check_stopped(result, signal.SIGINT)

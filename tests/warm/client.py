@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 #: The variable that makes all processes start cold, as a user starts them.
 COLD = "TESTS_COLD"
 #: The prefixes of variables that concern the session of these tests.
-FOREIGN = ("HARNESS_", "PYTEST_", "COV_", "TORCH")
+FOREIGN = ("HARNESS_", "PYTEST_", "COV_", "TORCH", "PYTHONUNBUFFERED")
 
 
 class Process(Protocol):
