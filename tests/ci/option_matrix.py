@@ -202,7 +202,7 @@ def main() -> int:
     results = given.results.resolve()
     results.mkdir(parents=True, exist_ok=True)
     red = 0
-    with tempfile.TemporaryDirectory(prefix="option-matrix-") as made:
+    with tempfile.TemporaryDirectory(prefix="matrix-") as made:
         folder = Path(made)
         prepare(folder)
         every = variants(folder, given.python)
