@@ -96,7 +96,7 @@ def test_pair_of_features_changes_no_value(outer: str, inner: str, device: torch
     """Two features that change no value alone change none together: a program has the values and gradients of eager.
 
     The seed of the case draws a program of 5 to 15 operators, views and in-place changes among them; a failure names
-    the shortest program that still fails. `features.py` has the features, each documented by torch as transparent.
+    the shortest program that still fails. `features.py` has the features; eager code without them is the reference.
     """
     program = programs.drawn(case_seed)
     found = _difference(program, (outer, inner), case_seed, device)

@@ -64,7 +64,8 @@ WITHOUT = {
 }
 
 
-#: Operators that write into an argument. `test_options.py` compares what they write.
+#: Operators that write into an argument: statistics of norms, which `test_options.py` compares, and the rows of an
+#: embedding, for which `test_rare.py` compares `embedding_renorm_`.
 WRITING = frozenset(
     {
         *("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "nn.functional.batch_norm"),

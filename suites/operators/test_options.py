@@ -262,12 +262,16 @@ _BATCH_NORMS: dict[str, Callable[..., Any]] = {
     "_native_batch_norm_legit": lambda x, mean, var, m: torch.ops.aten._native_batch_norm_legit(
         x, None, None, mean, var, True, m, 1e-5
     ),
+    "_batch_norm_with_update": lambda x, mean, var, m: torch.ops.aten._batch_norm_with_update(
+        x, None, None, mean, var, m, 1e-5
+    ),
     "instance_norm": lambda x, mean, var, m: F.instance_norm(x, mean, var, momentum=m),
 }
 
 
 @pytest.mark.operator(
-    "nn.functional.batch_norm", "nn.functional.instance_norm", "native_batch_norm", "_native_batch_norm_legit"
+    *("nn.functional.batch_norm", "nn.functional.instance_norm", "native_batch_norm", "_native_batch_norm_legit"),
+    "_batch_norm_with_update",
 )
 @pytest.mark.parametrize("name", _BATCH_NORMS)
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 1.0])

@@ -110,21 +110,18 @@ def _beside(block: Block, read: Callable[[], object]) -> object:
     """Return what `read` returns in this thread while another thread is in the block."""
     inside, seen = threading.Event(), threading.Event()
 
-    def stay() -> None:
-        with block():
-            inside.set()
-            assert seen.wait(together.LIMIT)
-
     failures: list[BaseException] = []
 
-    def guarded() -> None:
+    def stay() -> None:
         try:
-            stay()
+            with block():
+                inside.set()
+                assert seen.wait(together.LIMIT)
         except BaseException as error:  # noqa: BLE001 - raised again in the case's own thread
             failures.append(error)
             inside.set()
 
-    thread = threading.Thread(target=guarded, name="case-beside")
+    thread = threading.Thread(target=stay, name="case-beside")
     thread.start()
     try:
         assert inside.wait(together.LIMIT)

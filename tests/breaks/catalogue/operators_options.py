@@ -215,8 +215,8 @@ broken.kernel(
     lambda: (waves(1, 700) + 1).bfloat16().sum(1),
 )
 broken.edit(
-    "even_kernels_are_padded_at_the_begin",
-    'A convolution with `padding="same"` and a padding mode has the larger half of its padding at the begin.',
+    "even_kernels_are_padded_at_the_beginning",
+    'A convolution with `padding="same"` and a padding mode has the larger half of its padding at the beginning.',
     "torch.nn.modules.conv:_ConvNd.__init__",
     "left_pad = total_padding // 2",
     "left_pad = total_padding - total_padding // 2",
