@@ -263,7 +263,7 @@ _BATCH_NORMS: dict[str, Callable[..., Any]] = {
         x, None, None, mean, var, True, m, 1e-5
     ),
     "_batch_norm_with_update": lambda x, mean, var, m: torch.ops.aten._batch_norm_with_update(
-        x, None, None, mean, var, m, 1e-5
+        x, torch.ones_like(mean), torch.zeros_like(mean), mean, var, m, 1e-5
     ),
     "instance_norm": lambda x, mean, var, m: F.instance_norm(x, mean, var, momentum=m),
 }
