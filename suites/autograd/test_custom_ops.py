@@ -146,6 +146,9 @@ def test_opcheck_accepts_a_correct_operator(engine: Engine, device: torch.device
 
 
 @pytest.mark.covers(ROW)
+@pytest.mark.keeps(
+    "each trace with dynamic sizes keeps its graph permanently", tensors=600, host="20MiB", device="16KiB"
+)
 @waived(Known("a pass inside a trace cannot be captured", LIST, Exception, BEFORE_2_14))  # OpCheckError is not public
 # Raised by torch 2.14 itself.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")

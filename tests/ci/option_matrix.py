@@ -1,7 +1,7 @@
 """Runs suites once per option and per surrounding that must not change a verdict. No case may be red.
 
     python -m tests.ci.option_matrix suites/ --profile default --seed 20261122 --results DIR
-    python -m tests.ci.option_matrix suites/ --only locale --only "umask 077" --results DIR
+    python -m tests.ci.option_matrix suites/ --only=-n2 --only="umask 077" --results DIR
     python -m tests.ci.option_matrix suites/ --together --results DIR --python /usr/bin/python3.14
 
 `--together` covers the same variants in six runs instead of one run each: options that do not exclude each other share
