@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from suites import _torch_private_compiled as private
 from suites.compiled import KEEPS, KEPT
+from suites.synchronizing import synchronize
 
 from ._torch_private import allow_saved_tensors_hooks
 
@@ -144,6 +145,9 @@ class Context:
     read: Callable[[torch.device], object]
     #: The back ends on which the context stays after an exception.
     stays: tuple[str, ...] = ()
+    #: Whether the compiler accepts the context; if not, the graph breaks there, and the block runs uncompiled.
+    fullgraph: bool = True
+    marks: tuple[pytest.MarkDecorator, ...] = ()
 
 
 def _autocast_state(device: torch.device) -> object:
@@ -178,6 +182,18 @@ CONTEXTS: dict[str, Context] = {
     "disable_saved_tensors_hooks": Context(
         lambda _: torch.autograd.graph.disable_saved_tensors_hooks("not here"), _hooks_are_allowed, stays=_STAYS
     ),
+    "default_device": Context(lambda _: torch.device("meta"), lambda _: torch.empty(0).device, fullgraph=False),
+    "stream": Context(
+        torch.Stream,
+        lambda device: torch.accelerator.current_stream(device),
+        marks=(pytest.mark.requires(accelerator=True),),
+    ),
+    "device_index": Context(
+        lambda _: torch.accelerator.device_index(1),
+        lambda _: torch.accelerator.current_device_index(),
+        stays=_STAYS,
+        marks=(pytest.mark.requires(accelerator=True, devices=2),),
+    ),
 }
 
 
@@ -188,7 +204,7 @@ def _compiled_contexts() -> list[Any]:
         reason=f"contexts are calls in a row of the graph, which an exception ends: {ISSUE}195488",
     )
     return [
-        pytest.param(backend, name, marks=[stays] if backend in context.stays else [])
+        pytest.param(backend, name, marks=[*context.marks, *([stays] if backend in context.stays else [])])
         for name, context in CONTEXTS.items()
         for backend in BACK_ENDS
     ]
@@ -205,7 +221,8 @@ def settings_restored(device: torch.device) -> Iterator[None]:
         torch.get_autocast_dtype(kind),
         torch.is_autocast_cache_enabled(),
     )
-    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]), torch.enable_grad():
+    index = torch.accelerator.device_index(device.index) if device.index is not None else nullcontext()
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]), torch.enable_grad(), index:
         yield
     while torch.autocast_decrement_nesting() >= nesting:
         pass
@@ -222,18 +239,22 @@ def test_compile_leaves_a_context_that_an_exception_ends(backend: str, name: str
     """An exception of an operator within a context of a compiled function leaves the context, as in eager code."""
     context = CONTEXTS[name]
 
-    @torch.compile(backend=backend, fullgraph=True)
+    @torch.compile(backend=backend, fullgraph=context.fullgraph)
     def factor(x: Tensor) -> Tensor:
         with context.enter(device):
             return torch.linalg.cholesky(x)
 
     # A size of its own for each context: the same code compiled twice is one module that is loaded twice.
     one = torch.eye(2 + list(CONTEXTS).index(name), device=device)
+    negative = -one
+    synchronize(device)  # one of the contexts is another stream
     before = context.read(device)
-    assert factor(one).equal(one)
+    factored = factor(one)
     assert context.read(device) == before
+    synchronize(device)
+    assert factored.equal(one)
 
     with pytest.raises(RuntimeError, match="not positive-definite"):
-        factor(-one)
+        factor(negative)
 
     assert context.read(device) == before
