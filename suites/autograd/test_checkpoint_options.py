@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -245,3 +246,68 @@ def test_set_device_states_of_meta_does_nothing() -> None:
     before = torch.get_rng_state()
     set_device_states([0], [torch.zeros(8, dtype=torch.uint8)], device_type="meta")
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def _halved(*x: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.nn.functional.dropout(each, 0.5) for each in x)
+
+
+two_devices = pytest.mark.requires(accelerator=True, devices=2)
+each_order = pytest.mark.parametrize("places", [(0, 1), (1, 0)], ids=str)
+
+
+@two_devices
+@each_order
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoint_of_tensors_on_two_devices_draws_the_same_numbers_on_each(
+    device: torch.device, use_reentrant: bool, places: tuple[int, ...]
+) -> None:
+    """The recomputation repeats the random numbers of each device of an argument, and leaves both generators alone."""
+    module = torch.get_device_module(device)
+    inputs = [torch.ones(64, device=torch.device(device.type, place), requires_grad=True) for place in places]
+
+    results = checkpoint(_halved, *inputs, use_reentrant=use_reentrant)
+    for result in results:
+        torch.rand(1, device=result.device)  # what is drawn between the passes
+    states = [module.get_rng_state(each.device) for each in inputs]
+    if use_reentrant:
+        torch.autograd.backward(results, [torch.ones_like(each) for each in results])
+    else:
+        for result in results:  # one after the other: the next case is about both at once
+            result.sum().backward(retain_graph=True)
+
+    for x, result, state in zip(inputs, results, states, strict=True):
+        assert x.grad is not None
+        assert torch.equal(x.grad, result.detach())
+        assert torch.equal(module.get_rng_state(x.device), state)
+
+
+@two_devices
+@each_order
+@pytest.mark.xfail(
+    raises=(AssertionError, CheckpointError),
+    strict=True,
+    reason="each thread runs the function again (https://github.com/pytorch/pytorch/issues/96764)",
+)
+def test_checkpoint_of_tensors_on_two_devices_runs_again_once(device: torch.device, places: tuple[int, ...]) -> None:
+    """One backward pass, which has a thread per device, runs the function again once for both."""
+    inputs = [torch.ones(64, device=torch.device(device.type, place), requires_grad=True) for place in places]
+    both = threading.Barrier(2)
+    runs = 0
+
+    def halved(*x: Tensor) -> tuple[Tensor, ...]:
+        nonlocal runs
+        runs += 1
+        if runs > 1:
+            # If one thread runs it, the other does not come.
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(timeout=2)
+        return _halved(*x)
+
+    results = checkpoint(halved, *inputs, use_reentrant=False)
+    torch.autograd.backward(results, [torch.ones_like(each) for each in results])
+
+    assert runs == 2
+    for x, result in zip(inputs, results, strict=True):
+        assert x.grad is not None
+        assert torch.equal(x.grad, result.detach())
