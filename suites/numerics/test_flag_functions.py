@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from . import _torch_private as private
+
 CUDA = pytest.mark.requires(device="cuda")
 cudnn, mkldnn, nnpack = torch.backends.cudnn, torch.backends.mkldnn, torch.backends.nnpack
 
@@ -46,6 +48,12 @@ def as_before() -> Iterator[None]:
     yield
     cudnn.set_flags(*before[0])
     mkldnn.set_flags(*before[1])
+
+
+@pytest.fixture
+def assignable_flags() -> Iterator[None]:
+    with private.assignable_flags():
+        yield
 
 
 @pytest.mark.requires(torch=">=2.13")
@@ -121,6 +129,7 @@ def test_mkldnn_flags_set_fp32_precision_in_their_block(value: str) -> None:
     reason="torch 2.11 to 2.13 set the precision of all back ends (MkldnnModule in torch/backends/mkldnn/__init__.py,"
     " https://github.com/pytorch/pytorch)",
 )
+@pytest.mark.usefixtures("assignable_flags")
 def test_mkldnn_fp32_precision_is_that_of_onednn_alone() -> None:
     """`mkldnn.fp32_precision = …` sets the precision of oneDNN only, and not that of all backends."""
     backends = torch.backends
@@ -446,6 +455,7 @@ def test_cudnn_rnn_init_dropout_state_is_made_once(device: torch.device) -> None
     assert again.data_ptr() != made.data_ptr()
 
 
+@pytest.mark.usefixtures("assignable_flags")
 def test_contextprop_and_propmodule_make_flags_of_a_module() -> None:
     """`ContextProp` reads and writes a flag through functions; `PropModule` has a module's other attributes."""
     stored = [1]

@@ -58,7 +58,8 @@ def variants(folder: Path, pythons: Iterable[str] = ()) -> list[Variant]:
         Variant("base"),
         _of("--leak-check=off"),
         _of("--leak-check=full"),
-        _of("--isolation=none"),
+        # Cases with the mark change the process, or need one in which nothing has been used.
+        Variant("isolation=none", ("--isolation=none", "-mnot own_process")),
         _of("--isolation=case"),
         _of("--start=cold"),
         _of("--start=fork"),

@@ -21,7 +21,7 @@ def test_each_variant_has_its_own_name_and_only_known_options() -> None:
     flags = {option.flag for option in OPTIONS.values()}
     for variant in every:
         for argument in variant.arguments:
-            assert argument.partition("=")[0] in flags or argument.startswith("-n")
+            assert argument.partition("=")[0] in flags or argument.startswith(("-n", "-m"))
 
 
 def test_runs_together_have_each_variant_once_and_no_option_twice() -> None:
