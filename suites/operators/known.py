@@ -343,3 +343,66 @@ STRIDED = {
     "native_group_norm_backward": "reads `input` as if it were contiguous",
     "_scaled_dot_product_flash_attention_for_cpu_backward": "takes elements of a head to be neighbours",
 }
+
+_POLYNOMIALS = " ".join(
+    f"special.{kind}chebyshev_polynomial_{letter}" for kind in ("", "shifted_") for letter in "tuvw"
+)
+_SINGULAR = "no value is defined for a matrix that is not finite, and LAPACK refuses some"
+_WEIGHT_0 = "the reference multiplies elements that a kernel leaves out by a weight of 0"
+_DEGREE = "the number is a position or a degree, which must be finite"
+_COMPARED = "a comparison leaves NaN out"
+_COMPLEX = "the reference computes with complex numbers, in whose products an infinity or NaN is in both parts"
+_RANGE = "refused, or not defined, outside of a range"
+_OVERFLOWS = "overflows"
+#: By what an argument has (`test_special_inputs`): reasons, and the operators that are left out for each.
+SPECIAL: dict[str, dict[str, str]] = {
+    "nan": {
+        _SINGULAR: "cholesky cholesky_inverse lu lu_solve ormqr triangular_solve pinverse norm.nuc matrix_exp"
+        " linalg.cholesky linalg.cholesky_ex linalg.cond linalg.eigvalsh linalg.inv linalg.inv_ex linalg.lu"
+        " linalg.lu_factor linalg.lu_factor_ex linalg.lu_solve linalg.matrix_rank linalg.matrix_rank.hermitian"
+        " linalg.pinv linalg.pinv.hermitian linalg.pinv.singular linalg.slogdet linalg.solve linalg.solve_ex"
+        " linalg.solve_triangular linalg.svdvals",
+        _COMPLEX: "view_as_complex stft fft.fft fft.rfft fft.ifft fft.ihfft",
+        _WEIGHT_0: "nn.functional.conv3d _upsample_bilinear2d_aa nn.functional.grid_sample grid_sampler_2d"
+        " grid_sampler_3d",
+        _COMPARED: "heaviside cdist nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss bucketize"
+        " searchsorted",
+        _DEGREE: "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d int"
+        " special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l"
+        f" special.legendre_polynomial_p {_POLYNOMIALS}",
+        _RANGE: "nn.functional.binary_cross_entropy histogram histogramdd quantile nanquantile cov",
+        "`test_attention_keeps_nan` has it": "nn.functional.scaled_dot_product_attention",
+    },
+    "rows of -inf": {
+        _SINGULAR: "cholesky cholesky_inverse ormqr pinverse norm.nuc matrix_exp linalg.cholesky linalg.cholesky_ex"
+        " linalg.cond linalg.eigvalsh linalg.householder_product linalg.matrix_rank linalg.matrix_rank.hermitian"
+        " linalg.pinv linalg.pinv.hermitian linalg.pinv.singular linalg.slogdet linalg.svdvals linalg.lu_solve"
+        " linalg.solve_triangular",
+        _COMPLEX: "view_as_complex stft fft.fft fft.hfft fft.rfft fft.ifft fft.ihfft fft.irfft",
+        _WEIGHT_0: "nn.functional.conv3d nn.functional.interpolate.linear _upsample_bilinear2d_aa"
+        " nn.functional.grid_sample grid_sampler_2d grid_sampler_3d",
+        _COMPARED: "nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss",
+        "an infinite mean becomes NaN when it is updated element by element": "var_mean var_mean.unbiased std_mean"
+        " std_mean.unbiased native_group_norm native_layer_norm native_batch_norm _native_batch_norm_legit"
+        " _batch_norm_with_update nn.functional.batch_norm nn.functional.instance_norm",
+        _DEGREE: "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d int",
+        "NaN at an infinity": "i0 lerp cdist div.floor_rounding floor_divide prod special.i1 special.airy_ai"
+        " special.modified_bessel_i0 special.modified_bessel_i1 polygamma.polygamma_n_0 polygamma.polygamma_n_1"
+        " polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4"
+        " special.polygamma.special_polygamma_n_0",
+        _RANGE: "nn.functional.binary_cross_entropy histogram histogramdd nn.functional.gaussian_nll_loss cov quantile"
+        " nanquantile",
+        "the row becomes NaN, which `test_attention_keeps_nan` has": "nn.functional.scaled_dot_product_attention",
+    },
+    "far mean": {
+        _RANGE: "nn.functional.binary_cross_entropy quantile nanquantile",
+        "`test_soft_margin_loss_of_large_numbers` has it": "nn.functional.soft_margin_loss",
+        "a matrix of nearly one rank has no stable inverse": "linalg.pinv.singular linalg.pinv.hermitian",
+        _OVERFLOWS: f"special.hermite_polynomial_h special.legendre_polynomial_p {_POLYNOMIALS}",
+    },
+}
+
+
+def special(name: str, what: str) -> str:
+    """Return why an operator is left out for a NaN, a row of -inf, or a mean far from zero; empty if it is not."""
+    return next((reason for reason, names in SPECIAL[what].items() if name in names.split()), "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -185,3 +185,37 @@ def arguments(sample: Any) -> tuple[Any, Any, Any]:
 def leaves(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a structure that require a gradient."""
     return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor) and each.requires_grad]
+
+
+def has_dimensions(each: Any) -> bool:
+    """Return whether a value is a tensor with strides."""
+    return isinstance(each, torch.Tensor) and each.layout == torch.strided and each.dim() > 0
+
+
+def of_each_argument(found: Iterable[Any]) -> dict[int | str, Any]:
+    """Return a sample for each argument that is an array in some sample: that in which its smallest one is largest.
+
+    The key is the position of the argument, 0 for the input, or its name.
+    """
+    chosen: dict[int | str, Any] = {}
+    most: dict[int | str, int] = {}
+    for sample in found:
+        first, others, named = arguments(sample)
+        for key, value in [*enumerate((first, *others)), *named.items()]:
+            least = min((each.numel() for each in tree_leaves(value) if has_dimensions(each)), default=0)
+            if least > most.get(key, 1):
+                chosen[key], most[key] = sample, least
+    return chosen
+
+
+def with_changed(given: Any, key: int | str, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return the arguments of a call with each array of one of them changed. `key`: as in `of_each_argument`."""
+
+    def changed(value: Any) -> Any:
+        return tree_map(lambda each: change(each) if has_dimensions(each) else each, value)
+
+    first, others, named = given
+    if isinstance(key, str):
+        return first, others, {**named, key: changed(named[key])}
+    first, *others = [changed(each) if place == key else each for place, each in enumerate((first, *others))]
+    return first, tuple(others), named

@@ -139,7 +139,7 @@ def _adaptive(count: int) -> Builder:
 
 
 def _resized(mode: str, count: int) -> Builder:
-    shapes = {1: (2, 5, 33), 2: (2, 5, 17, 9), 3: (1, 3, 7, 9, 5)}
+    shapes = {1: (8, 5, 33), 2: (2, 5, 17, 9), 3: (1, 3, 7, 9, 5)}
     aligned = {"align_corners": True}
 
     def build() -> list[SimpleNamespace]:
@@ -341,7 +341,7 @@ SIZES: dict[str, Builder] = {
     "cat": _joined, "unique": lambda: [sample(whole(n, high=max(2, n // 3))) for n in (5, 65, 1031)],
     "bincount": lambda: [sample(whole(n, high=max(2, n // 3))) for n in (5, 65, 1031)],
     "nn.functional.nll_loss": lambda: [
-        sample(waves(2, 5, 7, 9), whole(2, 7, 9, high=5), reduction=each) for each in ("mean", "sum", "none")
+        sample(waves(3, 5, 9, 11), whole(3, 9, 11, high=5), reduction=each) for each in ("mean", "sum", "none")
     ],
     "nn.functional.unfold": lambda: [sample(waves(2, 3, 17, 9), 3, padding=1), sample(waves(1, 5, 8, 31), 2, stride=2)],
     "native_dropout_backward": lambda: [sample(waves(n), whole(n, high=2) > 0, 1.25) for n in (5, 33, 1031)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -28,18 +29,20 @@ def test_sizes(name: str, device: torch.device) -> None:
 
 @by_operator("sizes", extended=COSTLY)
 def test_sizes_of_16_bits(name: str, device: torch.device) -> None:
-    """Every element of the longest rows is correct in types of 16 bits, whose sums kernels keep in wider types.
+    """The longest rows and the largest inputs are correct in types of 16 bits, whose sums kernels keep in wider types.
 
     Numbers of one sign make the sums larger than the numbers, so that one of 16 bits would lose them.
     """
     info = _torch_private.operator(name)
-    longest = max(sizes.SIZES[name](), key=lambda each: max(_lengths(each), default=0))
+    every = sizes.SIZES[name]()
+    longest = max(every, key=lambda each: max(_lengths(each), default=0))
+    largest = max(every, key=_elements)
     kinds = [each for each in (torch.bfloat16, torch.float16) if each in types.supported(info, device)]
     kinds = [each for each in kinds if not known.deviates(name, formats.name_of(each), device)]
     if not kinds or not _lengths(longest):
         pytest.skip(f"{name} takes no rows of 16 bits on {device.type}")
-    for dtype in kinds:
-        narrow = tree_map(lambda each, dtype=dtype: each.to(dtype) if _is_float(each) else each, vars(longest))
+    for dtype, sample in itertools.product(kinds, [longest] if largest is longest else [longest, largest]):
+        narrow = tree_map(lambda each, dtype=dtype: each.to(dtype) if _is_float(each) else each, vars(sample))
         of_one_sign = {
             **narrow,
             "input": tree_map(lambda each: each.abs() + 0.5 if _is_float(each) else each, narrow["input"]),
@@ -55,6 +58,11 @@ def _is_float(each: Any) -> bool:
 def _lengths(sample: Any) -> list[int]:
     """Return the longest side of each tensor of floats."""
     return [max(each.shape, default=0) for each in tree_leaves(vars(sample)) if _is_float(each)]
+
+
+def _elements(sample: Any) -> int:
+    """Return the number of elements of the largest tensor of floats."""
+    return max((each.numel() for each in tree_leaves(vars(sample)) if _is_float(each)), default=0)
 
 
 #: Domains far from poles, for operators that are ill-conditioned near them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -179,23 +178,11 @@ def _channels_last(x: torch.Tensor) -> torch.Tensor:
 LAYOUTS = {"spaced": _spaced, "columns": _columns, "channels_last": _channels_last}
 
 
-#: Operators of which no sample has two elements in each tensor, and the reason.
+#: Operators with an argument that has less than two elements in each sample, and the reason.
 _ONE_ELEMENT = {
     "item": "it takes one element",
-    "broadcast_tensors": "its samples have a tensor of one element, which is broadcast",
-    "cartesian_prod": "its samples have a tensor of one element",
     "nn.functional.unfold": "its samples are empty; `test_options.py` has its windows",
 }
-
-
-def _can_have_gaps(each: Any) -> bool:
-    return isinstance(each, torch.Tensor) and each.layout == torch.strided and each.dim() > 0
-
-
-def _least(sample: Any) -> int:
-    """Return the number of elements of the smallest tensor of a sample that can have gaps."""
-    found = [each.numel() for each in tree_leaves(samples.arguments(sample)) if _can_have_gaps(each)]
-    return min(found, default=0)
 
 
 @by_operator("layouts", without=("torch._scaled_mm_v2",))  # it takes scales in rows
@@ -206,27 +193,20 @@ def test_gaps(name: str, device: torch.device, request: pytest.FixtureRequest) -
     """
     if name in known.LAYOUTS:
         known.waive(request, known.LAYOUTS[name], device, everywhere=True, raises=(RuntimeError,))
-    info, sample = max(_some(name, device, 16), key=lambda each: _least(each[1]))
-    given = samples.arguments(sample)
-    count = sum(map(_can_have_gaps, tree_leaves(given)))
-    if not count:
+    found = _some(name, device, 2 * samples.MOST)
+    if not any(map(samples.has_dimensions, tree_leaves([samples.arguments(each) for _, each in found]))):
         pytest.skip(f"{name} takes no tensor with dimensions")
-    assert _least(sample) > 1 or name in _ONE_ELEMENT, f"no sample of {name} has two elements in each tensor"
-    function = oracles.call(info)
-    expected = comparison.tensors(function(samples.move(given, device)))
-    unique = bool(expected) and oracles.kind(name) == oracles.NUMPY
-    for place in range(count):
-        numbers = itertools.count()
-
-        def change(each: Any, place: int = place, numbers: Iterator[int] = numbers) -> Any:
-            return _spaced(each) if _can_have_gaps(each) and next(numbers) == place else each
-
-        found = function(tree_map(change, samples.move(given, device)))
-        if not unique:
-            oracles.judge(name, function, sample, found)
+    of_each = samples.of_each_argument(each for _, each in found)
+    assert of_each or name in _ONE_ELEMENT, f"no sample of {name} has a tensor of two elements"
+    function = oracles.call(_torch_private.operator(name))
+    for key, sample in of_each.items():
+        expected = comparison.tensors(function(samples.move(samples.arguments(sample), device)))
+        result = function(samples.with_changed(samples.move(samples.arguments(sample), device), key, _spaced))
+        if not expected or oracles.kind(name) != oracles.NUMPY:
+            oracles.judge(name, function, sample, result)
             continue
-        for one, two in zip(comparison.tensors(found), expected, strict=True):
-            _close(name, one, two, f"{name}: argument {place} with gaps")
+        for one, two in zip(comparison.tensors(result), expected, strict=True):
+            _close(name, one, two, f"{name}: argument {key} with gaps")
 
 
 @by_operator("layouts", extended=True, needs={"torch._scaled_mm_v2": pytest.mark.requires(not_={"device": "cuda"})})
@@ -238,7 +218,7 @@ def test_layouts(name: str, device: torch.device, request: pytest.FixtureRequest
         for layout in LAYOUTS.values():
 
             def change(each: Any, layout: Any = layout) -> Any:
-                return layout(each) if _can_have_gaps(each) else each
+                return layout(each) if samples.has_dimensions(each) else each
 
             given = tree_map(change, samples.move(samples.arguments(sample), device))
             oracles.judge(name, oracles.call(info), sample, oracles.call(info)(given))

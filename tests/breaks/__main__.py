@@ -373,6 +373,24 @@ def overloads(
 
 
 @app.command()
+def inputs(
+    results_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the run. Default: results/inputs-<time>.")
+    ] = None,
+) -> None:
+    """Show which inputs the cases of operators compare, by argument: with gaps, with NaN, far from zero, and so on.
+
+    Runs the cases, without their references. Exit status 1: an input that no case gives has no reason.
+    """
+    from tests.breaks.calls import inputs as table
+
+    found = table.record(results_dir or Path(f"results/inputs-{time.strftime('%Y%m%d-%H%M%S')}"))
+    print(table.inputs_page(found), end="")
+    if any(not hole.reason for hole in table.holes(found)):
+        raise typer.Exit(EXIT_RED)
+
+
+@app.command()
 def reach(
     recordings: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Folders of 'python -m tests.breaks record', of any devices.")

@@ -99,6 +99,7 @@ def test_cases_require_the_kind_of_device_for_which_torch_declares_their_types(
         known.VALUES, known.GRADIENTS, known.NO_SLOPES, known.NO_FORWARD, known.EXTREMES, known.ACCEPT_NUMBERS,
         known.OUT, known.OUT_WITHOUT_CUDA, known.LAYOUTS, known.LENGTHS, known.OUT_OF_ANY_TYPE, known.NOT_UNIQUE,
         known.NOT_FLOATS_ALONE, known.EMPTY,
+        *(names.split() for reasons in known.SPECIAL.values() for names in reasons.values()),
         sizes.SIZES, tolerances.MORE, tolerances.LEAST,
     ],
 )  # fmt: skip
