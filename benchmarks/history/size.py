@@ -23,13 +23,13 @@ from typing import Any
 
 import duckdb
 
-from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, stage
+from benchmarks.history.nights import BEGIN, DAY, ROWS, Generator, Shape, stage
 from benchmarks.measuring import machine_facts
 from harness.core.caseid import digest_of_ids
 from harness.fleet import reports
 from harness.fleet.answers import Answers
 from harness.fleet.pages import export_site
-from harness.fleet.store import Store, run_file_name, write_staged
+from harness.fleet.store import Store, run_file_name, write_rows
 from harness.journal.journal import FILE_NAME
 
 
@@ -56,7 +56,7 @@ def fill(store: Store, generator: Generator) -> float:
         for night in range(generator.shape.nights - 1):
             for machine in range(generator.shape.machines):
                 stage(database, generator.columns([(night, machine)]))
-                write_staged(database, store.path / run_file_name(generator.run_id(night, machine)))
+                write_rows(database, ROWS, store.path / run_file_name(generator.run_id(night, machine)))
     return time.perf_counter() - begun
 
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +29,8 @@ from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from harness.core.atomic import create_exclusively
 from harness.core.cache import cache_root
@@ -41,15 +43,15 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 #: The version of the tables: incremented with every change of them.
-SCHEMA = 1
+SCHEMA = 2
 VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings", "cases")
 #: The kinds of rows of a run.
-KINDS = ("run", "verdict", "trouble", "device", "health", "finding")
+KINDS = ("run", "verdict", "absent", "trouble", "device", "health", "finding")
 #: The tables with rows of runs.
-_OF_RUNS = ("verdict", "trouble", "run_device", "health_event", "run_finding", "run")
+_OF_RUNS = ("verdict", "absent", "trouble", "run_device", "health_event", "run_finding", "run")
 #: Removes names that no row uses, after runs were removed.
 _FORGET = """
-    DELETE FROM case_name WHERE "case" NOT IN (SELECT "case" FROM verdict);
+    DELETE FROM case_name WHERE "case" NOT IN (FROM (SELECT "case" FROM verdict) UNION (SELECT "case" FROM absent));
     DELETE FROM device_name WHERE device NOT IN (SELECT device FROM run_device);
     DELETE FROM failure_group WHERE grp NOT IN (SELECT grp FROM trouble);
     DELETE FROM reason WHERE reason NOT IN (SELECT reason FROM verdict WHERE reason IS NOT NULL);
@@ -84,9 +86,13 @@ class Added(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A history. `path`: its folder, or the DuckDB file of an earlier release, which is read, and see `adopt`."""
+    """A history. `path`: its folder, or the DuckDB file of an earlier release, which is read, and see `adopt`.
+
+    `kept`: whether readers keep a copy of all runs.
+    """
 
     path: Path
+    kept: bool = True
 
     # ---- writing ----
 
@@ -98,22 +104,20 @@ class Store:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 there = target.exists()
-                if there and _heads(database, [target], "print") == [(record.print,)]:
+                if there and heads(database, [target], "print") == [(record.print,)]:
                     return Added.SAME
                 if record.rows["run"][0]["shard"] and self._is_part(database, record.run_id):
                     return Added.PART
-                stage(database, record)
-                with errors(target, "write"):
-                    write_staged(database, target)
+                write_run(database, record, target)
             except OSError as error:
                 raise HistoryError(
-                    f"cannot write {str(target)!r}: {error.strerror}; give a writable folder to --db"
+                    f"cannot write the history {str(target)!r}: {error.strerror}; give a writable folder to --db"
                 ) from None
         return Added.AGAIN if there else Added.NEW
 
     def _is_part(self, database: DuckDBPyConnection, run_id: str) -> bool:
         files = self.files()
-        return bool(files) and any(run_id in parts for (parts,) in _heads(database, files, "parts"))
+        return bool(files) and any(run_id in parts for (parts,) in heads(database, files, "parts"))
 
     def prune(self, keep: timedelta, now: datetime) -> int:
         """Remove the files of runs that began before `now` minus `keep`. Return their number."""
@@ -123,7 +127,7 @@ class Store:
             raise HistoryError(missing_text(self.path))
         before = (now - keep).astimezone(UTC).timestamp()
         with contextlib.closing(duckdb().connect()) as database:
-            old = [Path(name) for name, begun in _heads(database, files, "filename, begun") if begun < before]
+            old = [Path(name) for name, begun in heads(database, files, "filename, begun") if begun < before]
         for file in old:
             file.unlink(missing_ok=True)
         return len(old)
@@ -147,10 +151,8 @@ class Store:
             with errors(self.path, "write"), contextlib.closing(duckdb().connect()) as database:
                 database.execute(f"ATTACH {quoted(self.path)} AS old (READ_ONLY)")
                 for run, run_id in runs:
-                    database.execute(sql("stages"))
-                    for statement in named_sql("export").values():
-                        database.execute(statement, {"run": run})
-                    write_staged(database, folder / run_file_name(run_id))
+                    database.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {sql('export')}", {"run": run})
+                    write_rows(database, f"SELECT {SCHEMA} AS schema, * FROM exported", folder / run_file_name(run_id))
             self.path.rename(former)
             folder.rename(self.path)
         except OSError as error:
@@ -190,10 +192,10 @@ class Store:
 
     @property
     def copy(self) -> Path | None:
-        """The copy of the runs in the user's cache; None if it has no usable folder."""
+        """The copy of the runs in the user's cache; None if readers keep none, or it has no usable folder."""
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         root = cache_root(os.environ)
-        if root is None:
+        if root is None or not self.kept:
             return None
         folder = root / "history"
         with contextlib.suppress(OSError):
@@ -259,9 +261,9 @@ class Store:
     def _enter(self, database: DuckDBPyConnection, files: Mapping[str, _Stat]) -> None:
         """Enter the runs of these files in one transaction."""
         paths = [self.path / name for name in files]
-        heads = {Path(file).name: (run, version) for file, run, version in _heads(database, paths, _HEAD)}
-        refuse_newer(max((int(version) for _, version in heads.values()), default=0), self.path)
-        if others := files.keys() - heads.keys():
+        read = {Path(file).name: (run, version) for file, run, version in heads(database, paths, _HEAD)}
+        refuse_newer(max((int(version) for _, version in read.values()), default=0), self.path)
+        if others := files.keys() - read.keys():
             raise HistoryError(f"{str(self.path / min(others))!r} is no run of a history: move it out of the folder")
         try:
             _stage_files(database, _source(paths))
@@ -271,7 +273,7 @@ class Store:
                 database.execute(sql("ingest"))
                 database.executemany(
                     "INSERT INTO copied_file VALUES (?, ?, ?, ?)",
-                    [(name, *stat, heads[name][0]) for name, stat in files.items()],
+                    [(name, *stat, read[name][0]) for name, stat in files.items()],
                 )
             unstage(database)
         except duckdb().Error as problem:
@@ -286,7 +288,7 @@ def _source(files: list[Path]) -> str:
     return f"read_parquet([{', '.join(map(quoted, files))}], union_by_name = true, filename = true)"
 
 
-def _heads(database: DuckDBPyConnection, files: list[Path], columns: str) -> list[tuple[Any, ...]]:
+def heads(database: DuckDBPyConnection, files: list[Path], columns: str) -> list[tuple[Any, ...]]:
     """Return columns of the runs in these files. Raise HistoryError if one of them is another kind of file."""
     try:
         return [*database.execute(f"SELECT {columns} FROM {_source(files)} WHERE part = 'run'").fetchall()]
@@ -345,15 +347,28 @@ def _remove_unused(copy: Path) -> None:
                     other.unlink()
 
 
-def write_staged(database: DuckDBPyConnection, target: Path) -> None:
-    """Write the staged run under another name, and rename the file."""
-    parts = " UNION ALL BY NAME ".join(
-        f"SELECT '{kind}' AS part, {SCHEMA} AS schema, * FROM stage_{kind}" for kind in KINDS
-    )
+def write_run(database: DuckDBPyConnection, record: HistoryRecord, target: Path) -> None:
+    """Write the file of a run. Raise HistoryError, OSError."""
+    database.execute(sql("stages"))
+    types = "SELECT column_name, data_type FROM duckdb_columns() WHERE starts_with(table_name, 'stage_')"
+    columns = {"part": "VARCHAR", "schema": "INTEGER", **dict(database.execute(types).fetchall())}
+    with tempfile.NamedTemporaryFile(suffix=".json") as lines:
+        for kind in KINDS:
+            for place, row in enumerate(record.rows[kind]):
+                head = {"part": kind, "schema": SCHEMA, "run_id": record.run_id, "place": place}
+                lines.write(msgspec.json.encode({**head, **row}) + b"\n")
+        lines.flush()
+        file = quoted(Path(lines.name))
+        with errors(target, "write"):
+            write_rows(database, f"FROM read_json({file}, format = 'newline_delimited', columns = {columns})", target)
+
+
+def write_rows(database: DuckDBPyConnection, query: str, target: Path) -> None:
+    """Write rows under another name, and rename the file."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         create_exclusively(temporary).close()  # not through a link that was put there
-        database.execute(f"COPY ({parts}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
+        database.execute(f"COPY ({query}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -376,29 +391,41 @@ def sql(name: str) -> str:
     return resources.files("harness.fleet").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
-@functools.cache
-def named_sql(name: str) -> Mapping[str, str]:
-    """Return the statements in a file of the folder `sql` by name. Each follows a line ``-- name: NAME``."""
-    parts = re.split(r"^-- name: (\w+)\n", sql(name), flags=re.MULTILINE)
-    return {part: text.strip().removesuffix(";") for part, text in zip(parts[1::2], parts[2::2], strict=True)}
+class Questions:
+    """Named queries of an open database, from a file of the folder `sql`. Each follows a line ``-- name: NAME``.
 
+    Values are given by name.
+    """
 
-def stage(database: DuckDBPyConnection, record: HistoryRecord) -> None:
-    """Make the staging tables of a run."""
-    database.execute(sql("stages"))
-    for kind in KINDS:
-        rows = [{"run_id": record.run_id, "place": place, **row} for place, row in enumerate(record.rows[kind])]
-        insert = f"INSERT INTO stage_{kind} BY NAME SELECT unnest(from_json($rows, $types), max_depth := 2)"
-        database.execute(insert, {"rows": json.dumps(rows), "types": json.dumps([columns_of(database, kind)])})
+    def __init__(self, database: DuckDBPyConnection, name: str) -> None:
+        self.database = database
+        database.execute(sql("words"))
+        parts = re.split(r"^-- name: (\w+)\n", sql(name), flags=re.MULTILINE)
+        texts = zip(parts[1::2], parts[2::2], strict=True)
+        self.texts = {part: text.strip().removesuffix(";") for part, text in texts}
+
+    def ask(self, question: str, **values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of an answer."""
+        return self.rows(self.texts[question], **values)
+
+    def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return [*self.database.execute(query, values or None).fetchall()]
+
+    def table(self, question: str, **values: object) -> list[dict[str, Any]]:
+        """Return rows whose values have the names of their columns."""
+        cursor = self.database.execute(self.texts[question], values or None)
+        names = [name for name, *_ in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def _stage_files(database: DuckDBPyConnection, source: str) -> None:
-    """Make the staging tables of the runs in Parquet files. `source`: the SQL for their rows."""
+    """Make the staging tables of the runs in Parquet files, which may lack columns. `source`: SQL for their rows."""
     database.execute(sql("stages"))
     for kind in KINDS:
         columns = ", ".join(f'"{column}"' for column in columns_of(database, kind))
-        insert = f"INSERT INTO stage_{kind} BY NAME SELECT {columns} FROM {source} WHERE part = '{kind}'"
-        database.execute(insert)
+        every = f"(FROM stage_{kind} UNION ALL BY NAME FROM {source})"
+        database.execute(f"INSERT INTO stage_{kind} BY NAME SELECT {columns} FROM {every} WHERE part = '{kind}'")
 
 
 def columns_of(database: DuckDBPyConnection, kind: str) -> dict[str, str]:

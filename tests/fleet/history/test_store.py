@@ -36,13 +36,14 @@ def store(tmp_path: Path) -> Store:
 
 def former(path: Path, runs: Sequence[Path]) -> Store:
     """Write the DuckDB file of an earlier release, with these runs."""
+    folder = Store(path.with_suffix(".folder"))
+    for run in runs:
+        folder.add(record.read_history_record(run))
     with duckdb.connect(str(path)) as database:
         stores.check_schema(database, path, create=True)
-        for run in runs:
-            stores.stage(database, record.read_history_record(run))
-            with stores.transaction(database):
-                database.execute(stores.sql("ingest"))
-            stores.unstage(database)
+        if runs:
+            folder._fill(database, folder._there())
+            shutil.rmtree(folder.path)
     return Store(path)
 
 
