@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from duckdb import DuckDBPyConnection
 
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
@@ -14,9 +16,6 @@ from harness.fleet import timeline
 from harness.fleet.statistics import holm, poisson_tail
 from harness.fleet.store import Questions
 from harness.fleet.timeline import Observation, Onset, Slower, Suspect, onset, slower, suspects
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 #: The nights of the trend, which count as recent.
 NIGHTS = 90

@@ -18,7 +18,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import duckdb
+from duckdb import DuckDBPyConnection
 
 from harness.core.caseid import suite_of
 from harness.core.errors import HarnessError
@@ -40,12 +43,9 @@ from harness.fleet.classing import (
 from harness.fleet.matrix_model import HoleKind, Matrix
 from harness.fleet.record import history_record
 from harness.fleet.run import is_plain, read_run
-from harness.fleet.store import Questions, Store, duckdb, heads, write_run
+from harness.fleet.store import Questions, Store, heads, write_run
 from harness.journal import environment, journal
 from harness.journal.identity import SUITE_FILES
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 #: Maximum number of different messages of a case, their characters, and of missing requirements of gated cases.
 MOST_MESSAGES = 3
@@ -140,7 +140,7 @@ def _write(run_dir: Path, file: Path) -> str:
         return f"{left_out}: {journal.FILE_NAME} is a symbolic link or no regular file"
     try:
         record = history_record(read_run(run_dir, environments=is_plain(run_dir / environment.FILE_NAME)))
-        with contextlib.closing(duckdb().connect(config={"threads": 1})) as database:
+        with contextlib.closing(duckdb.connect(config={"threads": 1})) as database:
             write_run(database, record, file)
     except HarnessError as error:
         return f"{left_out}: {single_line(str(error))}"
@@ -151,7 +151,7 @@ def _chosen(files: Mapping[Path, Path], notes: list[str]) -> dict[str, str]:
     """Return the names of the runs, and remove the files of copies, of earlier states and of shards of merged runs."""
     if not files:
         return {}
-    with contextlib.closing(duckdb().connect()) as database:
+    with contextlib.closing(duckdb.connect()) as database:
         rows = heads(database, list(files), "filename, run_id, print, parts")
     read = {Path(file): (run_id, print_, parts or ()) for file, run_id, print_, parts in rows}
     name_of = {file: escape_invalid_xml(str(path)) for file, path in files.items()}

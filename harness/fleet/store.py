@@ -28,9 +28,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import duckdb
 import msgspec
+from duckdb import DuckDBPyConnection
 
 from harness.core.atomic import create_exclusively
 from harness.core.cache import cache_root
@@ -38,9 +40,6 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
 from harness.fleet.record import HistoryRecord
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 #: The version of the tables: incremented with every change of them.
 SCHEMA = 2
@@ -57,7 +56,7 @@ _FORGET = """
     DELETE FROM reason WHERE reason NOT IN (SELECT reason FROM verdict WHERE reason IS NOT NULL);
 """
 #: The settings of a database that is only read: a user's SQL can reach no file, no network and no setting.
-CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
+CLOSED: dict[str, str | bool | int | float | list[str]] = {"enable_external_access": "false", "lock_configuration": "true"}
 SUFFIX = ".parquet"
 #: The most files that are entered in one transaction, to limit the memory.
 BATCH = 100
@@ -100,7 +99,7 @@ class Store:
         """Write the file of a run, or return why it is not written. Raise HistoryError."""
         self.adopt()
         target = self.path / run_file_name(record.run_id)
-        with contextlib.closing(duckdb().connect()) as database:
+        with contextlib.closing(duckdb.connect()) as database:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 there = target.exists()
@@ -126,7 +125,7 @@ class Store:
         if not files:
             raise HistoryError(missing_text(self.path))
         before = (now - keep).astimezone(UTC).timestamp()
-        with contextlib.closing(duckdb().connect()) as database:
+        with contextlib.closing(duckdb.connect()) as database:
             old = [Path(name) for name, begun in heads(database, files, "filename, begun") if begun < before]
         for file in old:
             file.unlink(missing_ok=True)
@@ -148,7 +147,7 @@ class Store:
             log(f"{len(runs)} runs of {str(self.path)!r} become a folder, which takes about {len(runs) // 15} s")
         try:
             folder.mkdir()
-            with errors(self.path, "write"), contextlib.closing(duckdb().connect()) as database:
+            with errors(self.path, "write"), contextlib.closing(duckdb.connect()) as database:
                 database.execute(f"ATTACH {quoted(self.path)} AS old (READ_ONLY)")
                 for run, run_id in runs:
                     database.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {sql('export')}", {"run": run})
@@ -185,7 +184,7 @@ class Store:
     def _file(self) -> Generator[DuckDBPyConnection]:
         """Yield the database of an earlier release."""
         with errors(self.path, "open"):
-            database = duckdb().connect(str(self.path), read_only=True, config=CLOSED)
+            database = duckdb.connect(str(self.path), read_only=True, config=CLOSED)
         with errors(self.path, "read"), contextlib.closing(database):
             check_schema(database, self.path)
             yield database
@@ -224,7 +223,7 @@ class Store:
     def _renewed(self, copy: Path | None, there: Mapping[str, _Stat]) -> DuckDBPyConnection:
         """Return a database with the runs of these files, which is the new copy if the cache can hold one."""
         if copy is None:
-            memory: DuckDBPyConnection = duckdb().connect()
+            memory = duckdb.connect()
             self._fill(memory, there)
             memory.execute("SET enable_external_access = false")
             memory.execute("SET lock_configuration = true")
@@ -235,9 +234,9 @@ class Store:
                 former.close()
                 shutil.copyfile(copy, temporary)
             with errors(copy, "write"):
-                with contextlib.closing(duckdb().connect(str(temporary))) as writable:
+                with contextlib.closing(duckdb.connect(str(temporary))) as writable:
                     self._fill(writable, there)
-                database: DuckDBPyConnection = duckdb().connect(str(temporary), read_only=True, config=CLOSED)
+                database = duckdb.connect(str(temporary), read_only=True, config=CLOSED)
             temporary.replace(copy)
         except OSError as error:
             raise HistoryError(f"cannot write {str(temporary)!r}: {error.strerror}; free space in the cache") from None
@@ -276,7 +275,7 @@ class Store:
                     [(name, *stat, read[name][0]) for name, stat in files.items()],
                 )
             unstage(database)
-        except duckdb().Error as problem:
+        except duckdb.Error as problem:
             raise _foreign(paths, problem) from None
 
 
@@ -292,7 +291,7 @@ def heads(database: DuckDBPyConnection, files: list[Path], columns: str) -> list
     """Return columns of the runs in these files. Raise HistoryError if one of them is another kind of file."""
     try:
         return [*database.execute(f"SELECT {columns} FROM {_source(files)} WHERE part = 'run'").fetchall()]
-    except duckdb().Error as error:
+    except duckdb.Error as error:
         raise _foreign(files, error) from None
 
 
@@ -307,8 +306,8 @@ def _current(copy: Path, there: Mapping[str, _Stat] | None = None) -> DuckDBPyCo
     """Return the database of a copy that has exactly these files, or any; None if there is no such copy."""
     if not copy.exists():
         return None
-    with contextlib.suppress(HistoryError, duckdb().Error):
-        database: DuckDBPyConnection = duckdb().connect(str(copy), read_only=True, config=CLOSED)
+    with contextlib.suppress(HistoryError, duckdb.Error):
+        database = duckdb.connect(str(copy), read_only=True, config=CLOSED)
         try:
             check_schema(database, copy)
             if there is None or _entered_files(database) == there:
@@ -452,7 +451,7 @@ def schema_of(database: DuckDBPyConnection, path: Path) -> int:
 
     Raise HistoryError if the database is not a history.
     """
-    with contextlib.suppress(duckdb().Error):
+    with contextlib.suppress(duckdb.Error):
         rows = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('schema', 'what')").fetchall())
         if len(rows) == 2 and rows["schema"].isdecimal():  # the common case; the list of tables takes longer
             return int(rows["schema"])
@@ -492,23 +491,12 @@ def transaction(database: DuckDBPyConnection) -> Iterator[None]:
         yield
         database.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(duckdb().Error):
+        with contextlib.suppress(duckdb.Error):
             database.execute("ROLLBACK")
         raise
 
 
 # ---- DuckDB ----
-
-
-def duckdb() -> Any:
-    """Return the module `duckdb`. Raise HistoryError if it is not installed."""
-    try:
-        import duckdb as module
-    except ImportError:
-        raise HistoryError(
-            "a history needs the package duckdb: pip install 'gpu-conformance-harness[history]'"
-        ) from None
-    return module
 
 
 def missing_text(path: Path) -> str:
@@ -521,7 +509,7 @@ def errors(path: Path, doing: Literal["open", "read", "write"]) -> Iterator[None
     """Turn an error of DuckDB in the block into a HistoryError: the history at `path` cannot be used."""
     try:
         yield
-    except duckdb().Error as error:
+    except duckdb.Error as error:
         text = str(error)
         first = text.splitlines()[0] if text else ""
         said = f"cannot {doing} the history {str(path)!r}: {first}"

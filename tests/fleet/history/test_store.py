@@ -14,11 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("duckdb")
-
 import duckdb
+import pytest
 
 from harness.core.outcome import EXIT_USAGE, Outcome
 from harness.fleet import record
