@@ -113,7 +113,7 @@ def measure(shape: Shape, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"shape": vars_of(shape)}
     if not store.path.exists():
         found["fill_s"] = round(fill(store, generator), 1)
-    command = [sys.executable, "-m", "harness.cli", "history"]
+    command = [sys.executable, "-m", "harness", "history"]
     db = ["--db", str(store.path)]
 
     def run(*arguments: str) -> tuple[float, float]:

@@ -56,7 +56,10 @@ _FORGET = """
     DELETE FROM reason WHERE reason NOT IN (SELECT reason FROM verdict WHERE reason IS NOT NULL);
 """
 #: The settings of a database that is only read: a user's SQL can reach no file, no network and no setting.
-CLOSED: dict[str, str | bool | int | float | list[str]] = {"enable_external_access": "false", "lock_configuration": "true"}
+CLOSED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+}
 SUFFIX = ".parquet"
 #: The most files that are entered in one transaction, to limit the memory.
 BATCH = 100

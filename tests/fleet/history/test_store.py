@@ -476,7 +476,7 @@ def test_a_full_disk_is_one_sentence(store: Store, tmp_path: Path) -> None:
     target = store.path
     target.mkdir()
     for most in (100, 20_000):
-        command = ["prlimit", f"--fsize={most}", "--", sys.executable, "-m", "harness.cli", "history", "add", str(run)]
+        command = ["prlimit", f"--fsize={most}", "--", sys.executable, "-m", "harness", "history", "add", str(run)]
         done = subprocess.run(
             [*command, "--db", str(target)], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
         )

@@ -19,7 +19,7 @@ ONE, TWO, _ = CASES
 
 
 def matrix(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return client.run(["-m", "harness.cli", "matrix", *arguments], folder)
+    return client.run(["-m", "harness", "matrix", *arguments], folder)
 
 
 def test_the_summary_has_classes_holes_and_notes(tmp_path: Path) -> None:
