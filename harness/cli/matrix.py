@@ -63,7 +63,8 @@ def page(
     from harness.core.atomic import write_atomically
     from harness.fleet import matrix_model as model
     from harness.fleet import matrix_page as pages
-    from harness.fleet.matrix import exit_status, make_matrix, reading
+    from harness.fleet.matrix import exit_status, make_matrix
+    from harness.fleet.reading import reading
     from harness.fleet.run import find_runs
 
     run_paths = find_runs(folders)

@@ -450,3 +450,7 @@ class Answers(Questions):
             raise NothingKnownError(f"the history has no device {key!r}: see harness history sql 'FROM devices'")
         nights, events = (self.ask(f"device_{part}", device=rows[0]["device"]) for part in ("nights", "events"))
         return {**rows[0], "nights": nights, "events": events}
+
+    def device_history(self) -> dict[str, Any]:
+        """Return each device over all runs, the most suspicious first, and the findings about no device by kind."""
+        return {"devices": self.table("device_records"), "findings": dict(self.ask("findings_of_no_device"))}

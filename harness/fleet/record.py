@@ -22,7 +22,6 @@ from harness.core.text import escape_invalid_xml, single_line
 from harness.fleet.run import RunSummary, environment_facts, is_plain, mapping, read_run_or_archive
 from harness.journal import environment
 from harness.journal.environment import Place, Places
-from harness.journal.events import Finding
 from harness.journal.identity import SUITE_FILES, identity_facts, without_numbers
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
@@ -124,6 +123,8 @@ class _Maker:
         self._devices: dict[str, Row] = {}
         self._facts: dict[Place, dict[str, str]] = {}
         self._keys: dict[tuple[str, str], str] = {}
+        #: The devices of each case that ran: UUIDs and keys.
+        self._ran_on: dict[str, tuple[tuple[str, ...], list[str]]] = {}
 
     def made(self) -> HistoryRecord:
         ledger, summary = self._summary.ledger, self._summary
@@ -135,15 +136,16 @@ class _Maker:
         absent = dict.fromkeys(summary.deselected, "deselected") | dict.fromkeys(summary.selected, "other_shard")
         for verdict in ledger.verdicts if absent else ():
             absent.pop(verdict.case, None)
-        health = list(self._healths())
+        health, seconds, findings = list(self._healths()), list(self._seconds()), list(self._findings())
         rows: dict[str, Sequence[Row]] = {
             "run": [self._run_facts()],
             "verdict": verdicts,
             "absent": [{"case": escape_invalid_xml(case), "outcome": outcome} for case, outcome in absent.items()],
             "trouble": troubles,
+            "second": seconds,
             "device": list(self._devices.values()),
             "health": health,
-            "finding": [_finding(finding) for finding in ledger.findings],
+            "finding": findings,
         }
         return HistoryRecord(escape_invalid_xml(self._run.run_id), summary.print, rows)
 
@@ -204,6 +206,8 @@ class _Maker:
         ran, outcome = verdict.outcome.ran, verdict.outcome
         gate = None if outcome is not Outcome.GATED or verdict.decided is None else verdict.decided.gate
         devices = self._devices_of(verdict) if ran or verdict.finishes else []
+        if verdict.ran:
+            self._ran_on[verdict.case] = verdict.devices, devices
         return {
             "case": escape_invalid_xml(verdict.case),
             "suite": _line(verdict.suite, 200),
@@ -281,6 +285,37 @@ class _Maker:
             device = self._device(event.device, event.host or self._run.host)
             yield {"device": device, "state": event.state, "message": _line(event.message), "xid": xid}
 
+    def _seconds(self) -> Iterator[Row]:
+        """Yield the results of red cases on a second device."""
+        for event in self._summary.ledger.second_devices:
+            _, keys = self._ran_on.get(event.case, ((), []))
+            first = next((key for key in keys if self._devices[key]["uuid"] == event.first), None)
+            first = first or self._device(event.first, self._run.host)
+            yield {"device": first, "other": self._device(event.second, event.host), "red": event.outcome.is_red}
+
+    def _findings(self) -> Iterator[Row]:
+        """Yield the rows of findings, with the devices that they name, or that ran the cases that they concern."""
+        host = self._run.host
+        involved = dict.fromkeys([*self._run.devices, *(uuid for uuids, _ in self._ran_on.values() for uuid in uuids)])
+        for finding in self._summary.ledger.findings:
+            message = _line(finding.message)
+            keys = [self._device(uuid, finding.host or host) for uuid in involved if _names(finding.message, uuid)]
+            keys += [key for case in finding.cases if case in self._ran_on for key in self._ran_on[case][1]]
+            yield {
+                "kind": single_line(finding.kind, 100),
+                "message": message,
+                "title": without_numbers(message),
+                "cases": len(finding.cases),
+                "named": [_line(case) for case in finding.cases[:MOST_CASES]],
+                "reproduce": _command(finding.reproduce),
+                "devices": list(dict.fromkeys(keys)),
+            }
+
+
+def _names(message: str, uuid: str) -> bool:
+    """Return whether a text names a device. ``cpu`` may also occur as an ordinary word."""
+    return uuid != "cpu" and re.search(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", message) is not None
+
 
 def read_levels(run_dir: Path, run_id: str) -> tuple[list[Row], str]:
     """Return the levels that `harness conformance --keep` recorded, and a doubt, or "". Both are empty without a file.
@@ -307,18 +342,6 @@ def _level(row: Any) -> Row:
         raise ValueError(row["state"])
     texts = {"level": _line(str(row["level"]), 100), "hash": _line(str(row["list"]), 100)}
     return {**texts, "state": row["state"], "passed": int(row["passed"]), "cases": int(row["cases"])}
-
-
-def _finding(finding: Finding) -> Row:
-    message = _line(finding.message)
-    return {
-        "kind": single_line(finding.kind, 100),
-        "message": message,
-        "title": without_numbers(message),
-        "cases": len(finding.cases),
-        "named": [_line(case) for case in finding.cases[:MOST_CASES]],
-        "reproduce": _command(finding.reproduce),
-    }
 
 
 def _command(command: str | None) -> str:

@@ -45,9 +45,9 @@ from harness.fleet.record import HistoryRecord
 SCHEMA = 2
 VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings", "cases")
 #: The kinds of rows of a run.
-KINDS = ("run", "verdict", "absent", "trouble", "device", "health", "finding")
+KINDS = ("run", "verdict", "absent", "trouble", "second", "device", "health", "finding")
 #: The tables with rows of runs.
-_OF_RUNS = ("verdict", "absent", "trouble", "run_device", "health_event", "run_finding", "run")
+_OF_RUNS = ("verdict", "absent", "trouble", "second_device", "run_device", "health_event", "run_finding", "run")
 #: Removes names that no row uses, after runs were removed.
 _FORGET = """
     DELETE FROM case_name WHERE "case" NOT IN (FROM (SELECT "case" FROM verdict) UNION (SELECT "case" FROM absent));

@@ -46,13 +46,17 @@ INSERT INTO trouble
         JOIN outcome_name o ON o.name = s.outcome JOIN failure_group g USING (key)
         LEFT JOIN device_name d ON d.key = s.device
     ORDER BY f.run, c."case";
-INSERT INTO run_device SELECT f.run, d.device FROM stage_device JOIN fresh f USING (run_id) JOIN device_name d
-    USING (key);
+INSERT INTO run_device
+    SELECT f.run, d.device, s.host FROM stage_device s JOIN fresh f USING (run_id) JOIN device_name d USING (key);
+INSERT INTO second_device
+    SELECT f.run, d.device, other.device, s.red
+    FROM stage_second s JOIN fresh f USING (run_id) JOIN device_name d ON d.key = s.device
+        JOIN device_name other ON other.key = s.other;
 INSERT INTO health_event
     SELECT f.run, d.device, s.state, s.message, s.xid
     FROM stage_health s JOIN fresh f USING (run_id) JOIN device_name d ON d.key = s.device;
 INSERT INTO run_finding
-    SELECT f.run, kind, message, title, cases, named, reproduce FROM stage_finding s JOIN fresh f USING (run_id)
+    SELECT f.run, kind, message, title, cases, named, reproduce, devices FROM stage_finding s JOIN fresh f USING (run_id)
     ORDER BY f.run, s.place;
 INSERT INTO run
     SELECT f.run, run_id, print,

@@ -243,3 +243,45 @@ SELECT key, name, host, coalesce(bad, 0), coalesce(round(expected, 6), 0.0)::DOU
 FROM device_name SEMI JOIN (FROM run_device JOIN recent_run USING (run)) USING (device)
     LEFT JOIN expected USING (device) LEFT JOIN counted USING (device) LEFT JOIN sick USING (device)
 ORDER BY key;
+
+-- name: device_records
+-- Each device over all runs, the most suspicious first: the cases that ran on it and how many were red; red cases that
+-- were green (only_here) or red (on_both) on a second device; how often it was the second device, and the case red on it;
+-- how often it was sick and drained; and its findings by kind.
+WITH used AS (
+    SELECT device, count(DISTINCT run) AS runs, list(DISTINCT host ORDER BY host) AS hosts, epoch(min(begun)) AS first,
+        epoch(max(begun)) AS last
+    FROM (SELECT run, device, run_device.host, begun FROM run_device JOIN run USING (run)) GROUP BY device
+),
+ran AS (
+    SELECT key, count(*) AS cases, count(*) FILTER (red) AS red
+    FROM (
+        SELECT unnest(coalesce(v.devices, [key])) AS key, o.red
+        FROM verdict v JOIN outcome_name o USING (outcome) JOIN device_name USING (device) WHERE o.ran
+    ) GROUP BY key
+),
+firsts AS (
+    SELECT device, count(*) FILTER (NOT red) AS only_here, count(*) FILTER (red) AS on_both
+    FROM second_device GROUP BY device
+),
+seconds AS (
+    SELECT other AS device, count(*) AS second, count(*) FILTER (red) AS second_red FROM second_device GROUP BY other
+),
+ill AS (
+    SELECT device, count(*) FILTER (state = 'sick') AS sick, count(*) FILTER (state = 'drained') AS drained
+    FROM health_event GROUP BY device
+),
+found AS (
+    SELECT key, histogram(kind) AS findings, count(*) AS number
+    FROM (SELECT kind, unnest(devices) AS key FROM run_finding) GROUP BY key
+)
+SELECT key AS device, hosts, runs, first, last, coalesce(cases, 0) AS cases, coalesce(red, 0) AS red,
+    coalesce(only_here, 0) AS only_here, coalesce(on_both, 0) AS on_both, coalesce(second, 0) AS second,
+    coalesce(second_red, 0) AS second_red, coalesce(sick, 0) AS sick, coalesce(drained, 0) AS drained,
+    coalesce(findings, MAP {}) AS findings
+FROM device_name JOIN used USING (device) LEFT JOIN ran USING (key) LEFT JOIN firsts USING (device)
+    LEFT JOIN seconds USING (device) LEFT JOIN ill USING (device) LEFT JOIN found USING (key)
+ORDER BY only_here DESC, drained DESC, sick DESC, coalesce(number, 0) DESC, red DESC, key;
+
+-- name: findings_of_no_device
+SELECT kind, count(*) FROM run_finding WHERE len(coalesce(devices, [])) = 0 GROUP BY kind ORDER BY kind;

@@ -24,5 +24,7 @@ CREATE OR REPLACE TEMP TABLE stage_health (
     run_id TEXT, device TEXT, state TEXT, message TEXT, xid INTEGER, place BIGINT
 );
 CREATE OR REPLACE TEMP TABLE stage_finding (
-    run_id TEXT, kind TEXT, message TEXT, title TEXT, cases INTEGER, place BIGINT, named TEXT[], reproduce TEXT
+    run_id TEXT, kind TEXT, message TEXT, title TEXT, cases INTEGER, place BIGINT, named TEXT[], reproduce TEXT,
+    devices TEXT[]
 );
+CREATE OR REPLACE TEMP TABLE stage_second (run_id TEXT, device TEXT, other TEXT, red BOOLEAN, place BIGINT);

@@ -1,6 +1,7 @@
 -- The tables of a history. The program enters the rows of outcome_name, and the version in meta.
 -- verdict.devices: the keys of all devices of a case that had several. absent: the cases that a run knows and left out.
--- run.unread: the beginnings of ids that a run did not collect. run_finding.named: the first of its cases.
+-- run.unread: the beginnings of ids that a run did not collect. run_finding.named: the first of its cases;
+-- run_finding.devices: the keys of the devices that it is about. second_device: a red case of a device was run on another.
 CREATE TABLE meta (name TEXT NOT NULL, value TEXT NOT NULL);
 INSERT INTO meta VALUES ('what', 'history of gpu-conformance-harness');
 CREATE TABLE outcome_name (outcome UTINYINT, name TEXT, red BOOLEAN, ran BOOLEAN);
@@ -28,10 +29,12 @@ CREATE TABLE trouble (
     run INTEGER NOT NULL, "case" INTEGER NOT NULL, outcome UTINYINT NOT NULL, device INTEGER, grp INTEGER NOT NULL,
     message TEXT, stack TEXT, reproduce TEXT, rule TEXT
 );
-CREATE TABLE run_device (run INTEGER NOT NULL, device INTEGER NOT NULL);
+CREATE TABLE run_device (run INTEGER NOT NULL, device INTEGER NOT NULL, host TEXT);
+CREATE TABLE second_device (run INTEGER NOT NULL, device INTEGER NOT NULL, other INTEGER NOT NULL, red BOOLEAN);
 CREATE TABLE health_event (run INTEGER NOT NULL, device INTEGER NOT NULL, state TEXT, message TEXT, xid INTEGER);
 CREATE TABLE run_finding (
-    run INTEGER NOT NULL, kind TEXT, message TEXT, title TEXT, cases INTEGER, named TEXT[], reproduce TEXT
+    run INTEGER NOT NULL, kind TEXT, message TEXT, title TEXT, cases INTEGER, named TEXT[], reproduce TEXT,
+    devices TEXT[]
 );
 
 -- The views that `harness history sql` documents (docs/history.md). Their columns stay when the tables change.

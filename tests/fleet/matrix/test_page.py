@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.fleet.reading import reading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core.outcome import Outcome
 from harness.fleet import matrix_page as page
 from harness.fleet import run as folders
-from harness.fleet.matrix import make_matrix, reading
+from harness.fleet.matrix import make_matrix
 from harness.reporting.page import document, inert
 from tests.fleet.matrix import runs
 from tests.fleet.matrix.runs import CASES, Machine
