@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import duckdb
 import numpy as np
 
 from harness.core.outcome import Outcome
 from harness.fleet.record import fingerprint
-from harness.fleet.store import KINDS, SCHEMA, columns_of, sql
+from harness.fleet.store import KINDS, SCHEMA, sql, stages
 
-with duckdb.connect() as _database:
-    _database.execute(sql("stages"))
-    #: The columns of the staging tables, with their types.
-    STAGES = {kind: columns_of(_database, kind) for kind in KINDS}
+#: The columns of the staging tables, with their types.
+STAGES = stages()
 #: The staged rows as those of a file.
 ROWS = " UNION ALL BY NAME ".join(f"SELECT '{kind}' AS part, {SCHEMA} AS schema, * FROM stage_{kind}" for kind in KINDS)
 DAY = 86_400

@@ -6,7 +6,6 @@ The class of each failure is that of `harness.fleet.classing`; this module finds
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from harness.core.caseid import suite_of
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, EXIT_RED, Outcome
-from harness.core.text import format_count, single_line, truncate_middle
+from harness.core.text import format_count, natural_key, single_line, truncate_middle
 from harness.fleet import matrix_model as model
 from harness.fleet import wording
 from harness.fleet.classing import (
@@ -76,12 +75,7 @@ class MachineKey(NamedTuple):
     @property
     def order(self) -> tuple[object, ...]:
         """The sort key: device, driver, torch, host; numbers within them by size."""
-        return tuple(map(_natural, self))
-
-
-def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]", text)
-    return tuple((0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts)
+        return tuple(map(natural_key, self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import multiprocessing
 import os
@@ -82,19 +83,23 @@ def _write(run_dir: Path, file: Path) -> str:
         return f"{left_out}: {journal.FILE_NAME} is a symbolic link or no regular file"
     try:
         record = history_record(read_run(run_dir, environments=is_plain(run_dir / environment.FILE_NAME)))
-        with contextlib.closing(duckdb.connect(config={"threads": 1})) as database:
-            write_run(database, record, file)
+        write_run(_database(), record, file)
     except HarnessError as error:
         return f"{left_out}: {single_line(str(error))}"
     return ""
+
+
+@functools.cache
+def _database() -> DuckDBPyConnection:
+    """Return the database of this process."""
+    return duckdb.connect(config={"threads": 1})
 
 
 def _chosen(files: Mapping[Path, Path], notes: list[str]) -> dict[str, str]:
     """Return the names of the runs, and remove the files of copies, of earlier states and of shards of merged runs."""
     if not files:
         return {}
-    with contextlib.closing(duckdb.connect()) as database:
-        rows = heads(database, list(files), "filename, run_id, print, parts")
+    rows = heads(_database(), list(files), "filename, run_id, print, parts")
     read = {Path(file): (run_id, print_, parts or ()) for file, run_id, print_, parts in rows}
     name_of = {file: escape_invalid_xml(str(path)) for file, path in files.items()}
     kept: dict[str, Path] = {}

@@ -19,9 +19,9 @@ from typing import Any
 from harness.backends.table import backend_of
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, single_line
-from harness.fleet.run import RunSummary, environment_facts, is_plain, mapping, read_run_or_archive
+from harness.fleet.run import RunSummary, environment_facts, is_plain, read_run_or_archive
 from harness.journal import environment
-from harness.journal.environment import Place, Places
+from harness.journal.environment import Place, Places, mapping
 from harness.journal.identity import SUITE_FILES, identity_facts, without_numbers
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert

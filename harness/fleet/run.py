@@ -21,7 +21,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.journal import environment, journal, reader
-from harness.journal.environment import EnvironmentFileError
+from harness.journal.environment import EnvironmentFileError, mapping
 from harness.journal.events import Collected, Device, Event, Finish, RunStarted, Waiver
 from harness.journal.ledger import Ledger
 from harness.journal.reader import Damaged, Unknown
@@ -345,8 +345,3 @@ def environment_facts(recorded: Mapping[str, Any]) -> dict[str, str]:
     facts |= {f"${name}": value for name, value in mapping(recorded.get("environment")).items()}
     known = {str(name): str(value) for name, value in facts.items() if value is not None}
     return {escape_invalid_xml(name): escape_invalid_xml(value) for name, value in known.items()}
-
-
-def mapping(value: object) -> Mapping[Any, Any]:
-    """Return a JSON object; an empty one in place of another value."""
-    return value if isinstance(value, dict) else {}

@@ -351,9 +351,8 @@ def _remove_unused(copy: Path) -> None:
 
 def write_run(database: DuckDBPyConnection, record: HistoryRecord, target: Path) -> None:
     """Write the file of a run. Raise HistoryError, OSError."""
-    database.execute(sql("stages"))
-    types = "SELECT column_name, data_type FROM duckdb_columns() WHERE starts_with(table_name, 'stage_')"
-    columns = {"part": "VARCHAR", "schema": "INTEGER", **dict(database.execute(types).fetchall())}
+    columns = {"part": "VARCHAR", "schema": "INTEGER"}
+    columns |= {name: type_ for stage in stages().values() for name, type_ in stage.items()}
     with tempfile.NamedTemporaryFile(suffix=".json") as lines:
         for kind in KINDS:
             for place, row in enumerate(record.rows[kind]):
@@ -425,15 +424,18 @@ def _stage_files(database: DuckDBPyConnection, source: str) -> None:
     """Make the staging tables of the runs in Parquet files, which may lack columns. `source`: SQL for their rows."""
     database.execute(sql("stages"))
     for kind in KINDS:
-        columns = ", ".join(f'"{column}"' for column in columns_of(database, kind))
+        columns = ", ".join(f'"{column}"' for column in stages()[kind])
         every = f"(FROM stage_{kind} UNION ALL BY NAME FROM {source})"
         database.execute(f"INSERT INTO stage_{kind} BY NAME SELECT {columns} FROM {every} WHERE part = '{kind}'")
 
 
-def columns_of(database: DuckDBPyConnection, kind: str) -> dict[str, str]:
-    """Return the columns of a staging table with their types."""
-    query = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ?"
-    return dict(database.execute(query, [f"stage_{kind}"]).fetchall())
+@functools.cache
+def stages() -> Mapping[str, Mapping[str, str]]:
+    """Return the columns of the staging tables with their types, by kind of row."""
+    with contextlib.closing(duckdb.connect()) as database:
+        database.execute(sql("stages"))
+        query = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ?"
+        return {kind: dict(database.execute(query, [f"stage_{kind}"]).fetchall()) for kind in KINDS}
 
 
 def unstage(database: DuckDBPyConnection) -> None:
