@@ -103,7 +103,7 @@ def test_doubts_about_a_run(tmp_path: Path) -> None:
     assert run.cases[A].outcome is Outcome.NOT_RUN
     assert run.notes == (
         "it did not finish",
-        "lines of its journal that cannot be read: 1 (line 3: Input data was truncated)",
+        "lines of its journal that cannot be read: 1 (line 3: JSON is malformed: object keys must be strings (byte 1))",
         "it has no readable environment.json, so its machine and software may be unknown",
     )
 
