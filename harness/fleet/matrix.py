@@ -193,7 +193,7 @@ class _Maker:
             ran = {Outcome(outcome): times for outcome, times in (counts or {}).items()}
             for number, machine in zip(numbers, machines, strict=True):
                 rows[self._place_of_case[number]][machine] = len(keys)
-            if key is not None:
+            if key is not None and kind is HoleKind.GATED:
                 holes.setdefault(key, _Hole()).found.update(found)
             outcomes.append(dict(sorted(ran.items(), key=lambda item: item[0].severity)))
             keys.append(key)

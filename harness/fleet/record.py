@@ -7,6 +7,7 @@ failed assertion, is too unspecific, so the suite of the case is then part of th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -210,7 +211,7 @@ class _Maker:
             self._ran_on[verdict.case] = verdict.devices, devices
         return {
             "case": escape_invalid_xml(verdict.case),
-            "suite": _line(verdict.suite, 200),
+            "suite": _suite(verdict.suite),
             "outcome": outcome,
             "device": devices[0] if devices else "",
             "devices": devices if len(devices) > 1 else None,
@@ -365,6 +366,11 @@ def size_code(size: int) -> int:
 
 def _is_trouble(verdict: Verdict) -> bool:
     return verdict.outcome.is_red or verdict.outcome in (Outcome.FLAKY, Outcome.WAIVED)
+
+
+@functools.lru_cache(1000)
+def _suite(name: str) -> str:
+    return _line(name, 200)
 
 
 def _line(text: str, limit: int = MOST_OF_MESSAGE) -> str:
