@@ -19,7 +19,6 @@ from harness.fleet import wording
 from harness.fleet.classing import (
     CauseClass,
     Classing,
-    Explanation,
     Factor,
     ResultPlace,
     Sure,
@@ -387,9 +386,9 @@ def _failure(classing: Classing, messages: Sequence[tuple[str, int, str]]) -> mo
         kind=classing.kind,
         sure=classing.sure,
         chance=classing.chance,
-        causes=_causes(classing.causes),
+        causes=classing.causes,
         together=classing.together,
-        also=tuple(map(_causes, classing.also)),
+        also=classing.also,
         maybe_flake=classing.maybe_flake,
         always=classing.always,
         red=classing.total.red,
@@ -400,10 +399,6 @@ def _failure(classing: Classing, messages: Sequence[tuple[str, int, str]]) -> mo
         messages=tuple(model.Message(text=single_line(text, MOST_OF_MESSAGE), runs=runs) for text, runs, _ in shown),
         reproduce=next((command for *_, command in messages if command), ""),
     )
-
-
-def _causes(causes: Explanation) -> tuple[model.Cause, ...]:
-    return tuple(model.Cause(factor=cause.factor, value=cause.value) for cause in causes)
 
 
 def _group_text(first: model.Failure, cases: int, hosts: Sequence[str]) -> str:
