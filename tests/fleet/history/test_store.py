@@ -350,6 +350,20 @@ def test_the_file_of_an_earlier_release_is_read_and_becomes_a_folder_with_equal_
     ]
 
 
+def test_files_without_the_columns_of_a_later_release_are_read(tmp_path: Path) -> None:
+    store = nights.history(tmp_path, with_all_kinds_of_rows(tmp_path / "results"))
+    before = everything(store)
+    newer = "environment, levels, notes, unread, devices, found, parent, named, other, red"
+    for file in store.files():
+        earlier = f"SELECT * EXCLUDE (schema, {newer}), 1 AS schema FROM '{file}'"
+        with duckdb.connect() as database:
+            database.execute(
+                f"COPY ({earlier} WHERE part NOT IN ('absent', 'second')) TO '{file}.new' (FORMAT parquet)"
+            )
+        Path(f"{file}.new").replace(file)
+    assert everything(store) == before
+
+
 def test_cases_keep_the_order_of_their_collection(tmp_path: Path) -> None:
     run = nights.night(tmp_path, 0, {"suites/z.py::first": Outcome.PASSED, "suites/a.py::last": Outcome.PASSED})
     store = former(tmp_path / "h.duckdb", [run])

@@ -303,6 +303,17 @@ def test_copies_and_shards_of_merged_runs_count_once(tmp_path: Path) -> None:
     ]
 
 
+def test_the_longest_journal_of_a_run_counts(tmp_path: Path) -> None:
+    written = runs.lines(Machine(), runs.PASSED, run_id="one")
+    for name, lines in (("a", written[:-3]), ("b", written), ("c", written[:-1])):
+        runs.write(tmp_path / name, lines, Machine())
+    made = matrix(tmp_path)
+    assert [run.name for run in made.runs] == [str(tmp_path / "b")]
+    assert made.notes == tuple(
+        f"{tmp_path / name} was left out: it is an earlier state of {tmp_path / 'b'}" for name in ("a", "c")
+    )
+
+
 def test_a_run_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     runs.run(tmp_path / "good", Machine())
     runs.write(tmp_path / "newer", [build.run(schema=99)])
