@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 from duckdb import DuckDBPyConnection
 
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, WriteError, convert_to_write_error
 from harness.core.text import escape_invalid_xml, single_line
 from harness.fleet.record import history_record
 from harness.fleet.run import is_plain, read_run
@@ -83,8 +83,13 @@ def _write(run_dir: Path, file: Path) -> str:
         return f"{left_out}: {journal.FILE_NAME} is a symbolic link or no regular file"
     try:
         record = history_record(read_run(run_dir, environments=is_plain(run_dir / environment.FILE_NAME)))
-        write_run(_database(), record, file)
-    except HarnessError as error:
+        with convert_to_write_error("a temporary file; free space in the folder for temporary files (TMPDIR)"):
+            write_run(_database(), record, file)
+    except duckdb.IOException as error:
+        raise WriteError(f"cannot write a temporary file: {single_line(str(error))}; free space (TMPDIR)") from None
+    except WriteError:
+        raise
+    except (HarnessError, duckdb.Error) as error:
         return f"{left_out}: {single_line(str(error))}"
     return ""
 
@@ -109,7 +114,7 @@ def _chosen(files: Mapping[Path, Path], notes: list[str]) -> dict[str, str]:
         if other is file:
             continue
         # A journal only grows, so the longer one is the later state of a run.
-        earlier, later = sorted([other, file], key=lambda each: (files[each] / journal.FILE_NAME).stat().st_size)
+        earlier, later = sorted([other, file], key=lambda each: _journal_size(files[each]))
         if read[other][1] == print_:
             notes.append(f"{name_of[file]} was left out: it is a copy of {name_of[other]}")
         else:
@@ -122,3 +127,11 @@ def _chosen(files: Mapping[Path, Path], notes: list[str]) -> dict[str, str]:
     for file in files.keys() - set(kept.values()):
         file.unlink()
     return {run_id: name_of[file] for run_id, file in kept.items()}
+
+
+def _journal_size(run_dir: Path) -> int:
+    """Return the size of a journal; 0 if it is gone."""
+    try:
+        return (run_dir / journal.FILE_NAME).stat().st_size
+    except OSError:
+        return 0

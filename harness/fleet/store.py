@@ -110,7 +110,8 @@ class Store:
                     return Added.SAME
                 if record.rows["run"][0]["shard"] and self._is_part(database, record.run_id):
                     return Added.PART
-                write_run(database, record, target)
+                with errors(target, "write"):
+                    write_run(database, record, target)
             except OSError as error:
                 raise HistoryError(
                     f"cannot write the history {str(target)!r}: {error.strerror}; give a writable folder to --db"
@@ -350,7 +351,7 @@ def _remove_unused(copy: Path) -> None:
 
 
 def write_run(database: DuckDBPyConnection, record: HistoryRecord, target: Path) -> None:
-    """Write the file of a run. Raise HistoryError, OSError."""
+    """Write the file of a run. Raise OSError, duckdb.Error."""
     columns = {"part": "VARCHAR", "schema": "INTEGER"}
     columns |= {name: type_ for stage in stages().values() for name, type_ in stage.items()}
     with tempfile.NamedTemporaryFile(suffix=".json") as lines:
@@ -359,9 +360,8 @@ def write_run(database: DuckDBPyConnection, record: HistoryRecord, target: Path)
                 head = {"part": kind, "schema": SCHEMA, "run_id": record.run_id, "place": place}
                 lines.write(msgspec.json.encode({**head, **row}) + b"\n")
         lines.flush()
-        file = quoted(Path(lines.name))
-        with errors(target, "write"):
-            write_rows(database, f"FROM read_json({file}, format = 'newline_delimited', columns = {columns})", target)
+        source = f"read_json({quoted(Path(lines.name))}, format = 'newline_delimited', columns = {columns})"
+        write_rows(database, f"FROM {source}", target)
 
 
 def write_rows(database: DuckDBPyConnection, query: str, target: Path) -> None:

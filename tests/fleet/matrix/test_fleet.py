@@ -11,7 +11,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from harness.fleet.reading import NothingReadError, reading
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from harness.fleet import run as folders
 from harness.fleet.classing import CauseClass, Sure
 from harness.fleet.matrix import exit_status, make_matrix
 from harness.fleet.matrix_model import HoleKind, Matrix
+from harness.fleet.reading import NothingReadError, reading
 from harness.fleet.record import read_history_record
 from harness.fleet.run import NoRunError
 from harness.journal import journal, reader
