@@ -41,6 +41,8 @@ MOST_CASES = 20
 MOST_LEVELS = 50
 MOST_BYTES = 64 << 20
 _STATES = (conformance.PASSED, conformance.FAILED, conformance.NOT_APPLICABLE, conformance.INCOMPLETE)
+#: The outcomes with a row of their own.
+_TROUBLE = frozenset(each for each in Outcome if each.is_red or each in (Outcome.FLAKY, Outcome.WAIVED))
 #: The name of a fact that is unknown.
 UNKNOWN = "unknown"
 _XID = re.compile(r"\bXid[s :=()]*(\d+)", re.IGNORECASE)
@@ -130,7 +132,7 @@ class _Maker:
     def made(self) -> HistoryRecord:
         ledger, summary = self._summary.ledger, self._summary
         verdicts = [self._verdict(verdict) for verdict in ledger.verdicts]
-        troubles = [self._trouble(verdict) for verdict in ledger.verdicts if _is_trouble(verdict)]
+        troubles = [self._trouble(verdict) for verdict in ledger.verdicts if verdict.outcome in _TROUBLE]
         # Devices without a case are kept too: a device that was drained at the start is sick.
         for uuid in self._run.devices:
             self._device(uuid, self._run.host)
@@ -204,9 +206,10 @@ class _Maker:
 
     def _verdict(self, verdict: Verdict) -> Row:
         """Return the row of a verdict, with the most memory of one attempt, and why the case did not run."""
-        ran, outcome = verdict.outcome.ran, verdict.outcome
+        outcome, ran = verdict.outcome, verdict.outcome.ran
         gate = None if outcome is not Outcome.GATED or verdict.decided is None else verdict.decided.gate
         devices = self._devices_of(verdict) if ran or verdict.finishes else []
+        memory = [finish.memory for finish in verdict.finishes if finish.memory]
         if verdict.ran:
             self._ran_on[verdict.case] = verdict.devices, devices
         return {
@@ -217,8 +220,8 @@ class _Maker:
             "devices": devices if len(devices) > 1 else None,
             "attempts": min(255, max(verdict.started, len(verdict.finishes))),
             "seconds": verdict.duration if ran and verdict.finishes else None,
-            "host_size": _most_memory(verdict, "host"),
-            "device_size": _most_memory(verdict, "device"),
+            "host_size": _most_memory(memory, "host"),
+            "device_size": _most_memory(memory, "device"),
             "reason": "" if ran or outcome.is_red else _line(verdict.message, MOST_OF_REASON),
             "found": None if gate is None else _line(gate.found, MOST_OF_REASON),
         }
@@ -350,9 +353,9 @@ def _command(command: str | None) -> str:
     return "" if not command or len(command) > MOST_OF_COMMAND else escape_invalid_xml(command)
 
 
-def _most_memory(verdict: Verdict, place: str) -> int | None:
+def _most_memory(of_attempts: Sequence[Mapping[str, int]], place: str) -> int | None:
     """Return the code of the peak memory of the attempts; None if no attempt has a figure."""
-    most = max((finish.memory.get(place, 0) for finish in verdict.finishes), default=0)
+    most = max((memory.get(place, 0) for memory in of_attempts), default=0) if of_attempts else 0
     return size_code(most) if most > 0 else None
 
 
@@ -362,10 +365,6 @@ def size_code(size: int) -> int:
     The next larger code is 9 % more. Smaller differences are noise, and would take most of the size of the file.
     """
     return min(math.ceil(8 * math.log2(size)), MOST_CODE)
-
-
-def _is_trouble(verdict: Verdict) -> bool:
-    return verdict.outcome.is_red or verdict.outcome in (Outcome.FLAKY, Outcome.WAIVED)
 
 
 @functools.lru_cache(1000)
