@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-import msgspec
-
 from harness.core.figures import PREFIX, read_figure
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import escape_invalid_xml, format_count, inert_line, list_first, single_line, truncate_middle
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line, truncate_middle
 from harness.fleet.run import RunSummary, environment_facts
-from harness.fleet.texts import render_text
+from harness.fleet.texts import escape_markdown, render_text
 from harness.journal import identity
 from harness.journal.events import Finding, Finish, RunStarted
 from harness.journal.identity import is_same_finding
@@ -55,7 +52,6 @@ _FINDINGS = {
 }
 #: Maximum entries of one list in Markdown: forges cut long texts off.
 _MOST_ROWS = 100
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&@])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +108,10 @@ def run_record(summary: RunSummary) -> RunRecord:
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
         facts=environment_facts(summary.facts or {}) | _conditions(run),
         notes=tuple(summary.doubts),
-        findings=tuple(map(_escaped_finding, ledger.findings)),
+        findings=ledger.findings,
         exit_status=ledger.run_exit_status(),
         fail_on_flaky=ledger.fail_on_flaky,
     )
-
-
-def _escaped_finding(finding: Finding) -> Finding:
-    kind, message = escape_invalid_xml(finding.kind), escape_invalid_xml(finding.message)
-    return msgspec.structs.replace(finding, kind=kind, message=message)
 
 
 def _conditions(run: RunStarted) -> dict[str, str]:
@@ -470,11 +461,11 @@ def comparison_markdown(comparison: Comparison) -> str:
     new = len(comparison.new_findings)
     title = format_count(len(comparison.regressions), "regression")
     title += f", {format_count(new, 'new finding')}" if new else ""
-    parts = [f"## {title}", _escaped(comparison.headline)]
+    parts = [f"## {title}", escape_markdown(comparison.headline)]
     if comparison.facts:
         parts.append(_table("Machine and software", ("", "baseline", "new"), comparison.facts))
     notes = (*comparison.notes, *([comparison.unexplained] if comparison.unexplained else []))
-    parts += [f"- {_escaped(note)}" for note in notes]
+    parts += [f"- {escape_markdown(note)}" for note in notes]
     for heading, _, findings in comparison.findings:
         parts += _section(heading, ("finding", "what", "where"), findings, "more finding")
     parts += _section("figures of speed", ("", "baseline", "new", ""), comparison.figures, "more figure")
@@ -492,11 +483,7 @@ def _section(heading: str, head: Sequence[str], listed: Sequence[_Listed], more:
 
 
 def _table(title: str, head: Sequence[str], listed: Sequence[_Listed], last: str = "") -> str:
-    rows = [head, ["---"] * len(head), *([*map(_escaped, each.row)] for each in listed)]
+    rows = [head, ["---"] * len(head), *([*map(escape_markdown, each.row)] for each in listed)]
     rows += [[last, *[""] * (len(head) - 1)]] if last else []
     lines = ("|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in rows)
     return "\n".join([f"### {title}", "", *lines])
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", inert_line(" ".join(text.split())))

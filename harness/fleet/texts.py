@@ -16,6 +16,7 @@ from harness.reporting.page import document, inert
 from harness.reporting.page.cases import name_of
 
 PACKAGE = "harness.fleet"
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]()#+-.!|<>~&@"})
 
 
 def render_text(template: str, **values: Any) -> str:
@@ -26,6 +27,11 @@ def render_text(template: str, **values: Any) -> str:
 def render_page(template: str, **values: Any) -> bytes:
     """Return the page of a template in UTF-8."""
     return _pages().get_template(template).render(**values).encode("utf-8", "backslashreplace")
+
+
+def escape_markdown(text: str) -> str:
+    """Return the text on one line, in which nothing has a meaning in Markdown."""
+    return inert_line(" ".join(text.split())).translate(_MARKDOWN)
 
 
 @functools.cache
