@@ -254,7 +254,7 @@ class _Maker:
         by_number = list(numbers)
         classings: dict[tuple[tuple[int, ...], ...], Classing | None] = {}
         alone: dict[int, Classing] = {}
-        for case, at_places in counts.items():
+        for case, at_places in sorted(counts.items(), key=lambda item: self._place_of_case[item[0]]):
             key = tuple((place, *tally) for place, tally in sorted(at_places.items()))
             if key not in classings:
                 classings[key] = classify({by_number[at]: Tally(*tally) for at, *tally in key}, len(counts))

@@ -89,7 +89,8 @@ SELECT "group", any_value(title), min(night) AS first, max(night) AS last, count
     count(DISTINCT "case"), count(DISTINCT run),
     coalesce(list(DISTINCT device ORDER BY device) FILTER (device IS NOT NULL), []),
     list(DISTINCT driver ORDER BY driver), list(DISTINCT lane ORDER BY lane),
-    arg_max("case", begun), arg_max(message, begun), arg_max(reproduce, begun), arg_max(stack, begun),
+    arg_max("case", (begun, "case")), arg_max(message, (begun, "case")), arg_max(reproduce, (begun, "case")),
+    arg_max(stack, (begun, "case")),
     coalesce(any_value(now.cases), 0) AS open_cases, coalesce(any_value(now.lanes), 0) AS open_lanes
 FROM red LEFT JOIN now USING ("group")
 WHERE (now.lanes IS NOT NULL OR $closed) AND $key IN ('', "group")
