@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -40,13 +40,6 @@ MOST_FINDINGS = 100
 MOST_CASES = 20
 _SURES = (Sure.ONE, Sure.WEAK, Sure.STRONG)
 _KINDS = tuple(HoleKind)
-#: The reasons of holes that no verdict explains.
-_REASONS = {
-    HoleKind.LOST: "it started and never finished",
-    HoleKind.NOT_COLLECTED: "the runs of these machines have no such case",
-    HoleKind.DESELECTED: "excluded by the options of the run",
-    HoleKind.OTHER_SHARD: "it is in another shard of the run, which is missing here",
-}
 #: The fact with the version of the harness.
 HARNESS = "harness"
 #: The version of a component that a machine does not have.
@@ -182,34 +175,26 @@ class _Maker:
 
     def _cells(self) -> tuple[tuple[model.Cell, ...], list[list[int]], tuple[model.Hole, ...]]:
         """Return the different cells, for each case those of all machines, and the holes."""
-        holes: dict[tuple[HoleKind, str], _Hole] = {}
-        keys: list[tuple[HoleKind, str] | None] = [(HoleKind.NOT_COLLECTED, _REASONS[HoleKind.NOT_COLLECTED])]
-        outcomes: list[dict[Outcome, int]] = [{}]
+        self._questions.ask("make_cells", holes=_KINDS)
+        holes: dict[tuple[int, str], model.Hole] = {}
+        for hole, reason, found, numbers, machines, cells in self._questions.ask("holes", holes=_KINDS):
+            holes[hole, reason] = model.Hole(
+                kind=_KINDS[hole - 1],
+                reason=reason,
+                found=tuple(found[:MOST_FOUND]),
+                cases=tuple(sorted(self._place_of_case[number] for number in numbers)),
+                machines=tuple(sorted(machines)),
+                cells=cells,
+            )
+        place_of_hole = {key: place for place, key in enumerate(holes)}
         rows = [[0] * len(self._machines) for _ in self._cases]
-        for counts, hole, reason, found, numbers, machines in self._questions.ask("cells", holes=_KINDS):
-            kind = None if hole is None else _KINDS[hole - 1]
-            key = None if kind is None else (kind, _REASONS.get(kind, single_line(reason, MOST_OF_MESSAGE)))
-            ran = {Outcome(outcome): times for outcome, times in (counts or {}).items()}
+        made: list[model.Cell] = []
+        for counts, hole, reason, numbers, machines in self._questions.ask("cells"):
             for number, machine in zip(numbers, machines, strict=True):
-                rows[self._place_of_case[number]][machine] = len(keys)
-            if key is not None and kind is HoleKind.GATED:
-                holes.setdefault(key, _Hole()).found.update(found)
-            outcomes.append(dict(sorted(ran.items(), key=lambda item: item[0].severity)))
-            keys.append(key)
-        used = dict.fromkeys(cell for row in rows for cell in row)
-        for place, row in enumerate(rows):
-            for machine, cell in enumerate(row):
-                if (hole := keys[cell]) is not None:
-                    holes.setdefault(hole, _Hole()).add(place, machine)
-        order = sorted(holes, key=lambda key: (-holes[key].cells, _KINDS.index(key[0]), key[1]))
-        number_of = {key: number for number, key in enumerate(order)}
-        renumbered = {cell: number for number, cell in enumerate(used)}
-        cells = tuple(
-            model.Cell(outcomes=outcomes[cell], hole=None if (key := keys[cell]) is None else number_of[key])
-            for cell in used
-        )
-        rows = [[renumbered[cell] for cell in row] for row in rows]
-        return cells, rows, tuple(holes[key].made(*key) for key in order)
+                rows[self._place_of_case[number]][machine] = len(made)
+            outcomes = sorted(((Outcome(outcome), times) for outcome, times in counts.items()), key=_severity)
+            made.append(model.Cell(outcomes=dict(outcomes), hole=place_of_hole.get((hole, reason))))
+        return tuple(made), rows, tuple(holes.values())
 
     def _machine_list(self, cells: Sequence[model.Cell], rows: Sequence[Sequence[int]]) -> Iterator[model.Machine]:
         fail_on_flaky = any(run.row["fail_on_flaky"] for run in self._runs)
@@ -329,29 +314,8 @@ class _Maker:
         return model.Value(value=value, runs=len(runs), machines=tuple(sorted(machines)))
 
 
-@dataclass(slots=True)
-class _Hole:
-    """The cells without a result for one reason."""
-
-    cases: dict[int, None] = field(default_factory=dict)
-    machines: set[int] = field(default_factory=set)
-    found: set[str] = field(default_factory=set)
-    cells: int = 0
-
-    def add(self, case: int, machine: int) -> None:
-        self.cases[case] = None
-        self.machines.add(machine)
-        self.cells += 1
-
-    def made(self, kind: HoleKind, reason: str) -> model.Hole:
-        return model.Hole(
-            kind=kind,
-            reason=reason,
-            found=tuple(sorted(self.found)[:MOST_FOUND]),
-            cases=tuple(self.cases),
-            machines=tuple(sorted(self.machines)),
-            cells=self.cells,
-        )
+def _severity(counted: tuple[Outcome, int]) -> int:
+    return counted[0].severity
 
 
 def _is_red(outcome: Outcome) -> bool:

@@ -8,35 +8,53 @@ FROM run LEFT JOIN (
     SELECT run, list(uuid ORDER BY uuid) AS uuids FROM run_device JOIN device_name USING (device) GROUP BY run
 ) USING (run) ORDER BY run;
 
--- name: cells
--- The different cells with the cases and machines that have them: the number of runs by outcome and, if no run says
--- anything about the case, the kind of hole, its reason, and what was found. Pairs without a row are in no cell.
+-- name: make_cells
+-- A table with each case and machine: the number of runs by outcome and, if no run says anything about the case, the kind
+-- of hole, its reason, and what was found.
+CREATE OR REPLACE TEMP TABLE cell AS
 WITH unread AS (
-    SELECT "case", run FROM (SELECT run, unnest(unread) AS prefix FROM run) JOIN case_name ON starts_with(id, prefix)
+    SELECT DISTINCT "case", run
+    FROM (SELECT run, unnest(unread) AS prefix FROM run) JOIN case_name ON starts_with(id, prefix)
     ANTI JOIN (SELECT run, "case" FROM verdict UNION SELECT run, "case" FROM absent) USING (run, "case")
 ),
 said AS (
-    SELECT v."case", v.run, o.name AS outcome, nullif(list_position($holes, o.name), 0) AS hole,
-        coalesce(
-            CASE WHEN ends_with(text, ', found ' || found) THEN left(text, len(text) - len(', found ' || found)) END,
-            nullif(text, o.name), t.message, ''
-        ) AS reason, found
+    SELECT v."case", v.run, o.name AS outcome, nullif(list_position($holes, o.name), 0) AS hole, found,
+        CASE WHEN o.name = 'lost' THEN 'it started and never finished'
+            WHEN ends_with(text, ', found ' || found) THEN left(text, len(text) - len(', found ' || found))
+            ELSE coalesce(nullif(text, o.name), left(t.message, 300), '')
+        END AS reason
     FROM verdict v JOIN outcome_name o USING (outcome) LEFT JOIN reason USING (reason)
         LEFT JOIN trouble t ON t.run = v.run AND t."case" = v."case" AND o.name IN ('waived', 'not_run')
     UNION ALL BY NAME
-    SELECT "case", run, list_position($holes, outcome) AS hole, '' AS reason FROM absent
+    SELECT "case", run, list_position($holes, outcome) AS hole,
+        CASE outcome WHEN 'deselected' THEN 'excluded by the options of the run'
+            ELSE 'it is in another shard of the run, which is missing here' END AS reason
+    FROM absent
     UNION ALL BY NAME
-    SELECT DISTINCT "case", run, list_position($holes, 'deselected') AS hole, '' AS reason FROM unread
-),
-cell AS (
-    SELECT "case", machine, histogram(outcome) FILTER (outcome IS NOT NULL) AS outcomes,
-        CASE WHEN bool_and(hole IS NOT NULL) THEN min(hole) END AS hole,
-        CASE WHEN bool_and(hole IS NOT NULL) THEN arg_min(reason, (hole, place)) END AS reason,
-        list(DISTINCT found) FILTER (found <> '') AS found
-    FROM said JOIN column_of USING (run) GROUP BY "case", machine
+    SELECT "case", run, list_position($holes, 'deselected') AS hole, 'excluded by the options of the run' AS reason
+    FROM unread
+    UNION ALL BY NAME
+    SELECT "case", run, list_position($holes, 'not_collected') AS hole,
+        'the runs of these machines have no such case' AS reason
+    FROM case_name CROSS JOIN run
 )
-SELECT outcomes, hole, reason, list_distinct(flatten(list(coalesce(found, [])))), list("case"), list(machine)
-FROM cell GROUP BY outcomes, hole, reason ORDER BY hole, outcomes::TEXT, reason;
+SELECT "case", machine, coalesce(histogram(outcome) FILTER (outcome IS NOT NULL), MAP {}) AS outcomes,
+    CASE WHEN count(*) FILTER (hole IS NULL) = 0 THEN min(hole) END AS hole,
+    CASE WHEN count(*) FILTER (hole IS NULL) = 0 THEN arg_min(reason, (hole, place)) END AS reason,
+    list(DISTINCT found) FILTER (found <> '') AS found
+FROM said JOIN column_of USING (run) GROUP BY "case", machine;
+
+-- name: cells
+-- The different cells, with the cases and machines that have them.
+SELECT outcomes, hole, reason, list("case"), list(machine) FROM cell GROUP BY outcomes, hole, reason
+ORDER BY hole, outcomes::TEXT, reason;
+
+-- name: holes
+-- The holes by reason, those of most cells first. Only gated cases found something.
+SELECT hole, reason, CASE WHEN hole = list_position($holes, 'gated')
+        THEN list_sort(list_distinct(flatten(list(coalesce(found, []))))) ELSE [] END,
+    list(DISTINCT "case"), list(DISTINCT machine), count(*)
+FROM cell WHERE hole IS NOT NULL GROUP BY hole, reason ORDER BY count(*) DESC, hole, reason;
 
 -- name: observations
 -- The runs that say something about the cases that are bad somewhere, with the keys of the devices.
