@@ -43,7 +43,6 @@ from harness.fleet.record import HistoryRecord
 
 #: The version of the tables: incremented with every change of them.
 SCHEMA = 2
-VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings", "cases")
 #: The kinds of rows of a run.
 KINDS = ("run", "verdict", "absent", "trouble", "second", "device", "health", "finding")
 #: The tables with rows of runs.
