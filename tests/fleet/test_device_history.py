@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.fleet.reading import reading
 from typer.testing import CliRunner
 
 from harness.cli.main import app
 from harness.core.outcome import Outcome
 from harness.fleet.answers import Answers
+from harness.fleet.reading import reading
 from tests.journal import journals
 from tests.reporting import build
 

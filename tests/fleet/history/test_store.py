@@ -25,7 +25,6 @@ from tests.fleet.history import nights
 from tests.fleet.matrix.runs import CASES, Machine, lines, write
 from tests.reporting import build
 
-
 #: The views that docs/history.md describes.
 VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings", "cases")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.fleet.reading import reading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from harness.core.outcome import Outcome
 from harness.fleet import matrix_page as page
 from harness.fleet import run as folders
 from harness.fleet.matrix import make_matrix
+from harness.fleet.reading import reading
 from harness.reporting.page import document, inert
 from tests.fleet.matrix import runs
 from tests.fleet.matrix.runs import CASES, Machine
