@@ -27,7 +27,7 @@ def _commands() -> str:
 
 def _suites() -> str:
     """Return the page of the suites, which takes a collection of all cases."""
-    command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "markdown"]
+    command = [sys.executable, "-m", "harness", "catalog", "--format", "markdown"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

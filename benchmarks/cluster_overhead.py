@@ -49,7 +49,7 @@ class Figures:
 
 def cluster(folder: Path, cases: int, nodes: int) -> tuple[float, float, float]:
     """Run the cases on the nodes of the allocation; return the seconds to the list, to the first case, and per case."""
-    command = [sys.executable, "-m", "harness.cli", "cluster", "run", "--engine=slurm", "--results-dir=run", "--"]
+    command = [sys.executable, "-m", "harness", "cluster", "run", "--engine=slurm", "--results-dir=run", "--"]
     command += ["suites", "-n1", "--leak-check=off", "--device=cpu"]
     begun = time.time()
     with (folder / "run.out").open("wb") as output:

@@ -99,7 +99,7 @@ def main() -> int:
         folder = known.folder or Path(temp)
         folder.mkdir(parents=True, exist_ok=True)
         common = [*arguments, f"-n{known.workers}", "--seed=7"]
-        cluster = [sys.executable, "-m", "harness.cli", "cluster", "run", f"--engine={known.engine}"]
+        cluster = [sys.executable, "-m", "harness", "cluster", "run", f"--engine={known.engine}"]
         cluster += [f"--nodes={known.nodes}", *(f"--slurm-option={each}" for each in known.slurm_option)]
         many = run(
             [*cluster, f"--results-dir={folder / 'many'}", "--", *common],

@@ -172,7 +172,7 @@ def sensitivity(arguments: argparse.Namespace, folder: Path) -> Mapping[str, str
             words += [f"--results-dir={results}", f"--leak-search={arguments.search}", case]
             subprocess.run([*words, "suites/leaks/test_leaks.py::test_innocent"], cwd=project, capture_output=True)
             shown = subprocess.run(
-                [sys.executable, "-m", "harness.cli", "report", str(results)],
+                [sys.executable, "-m", "harness", "report", str(results)],
                 cwd=project,
                 capture_output=True,
                 text=True,

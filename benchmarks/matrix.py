@@ -228,7 +228,7 @@ class Peak:
 def measure(folder: Path, out: Path) -> dict[str, Any]:
     """Run the command on the folder, in its own process."""
     page, values = out / "matrix.html", out / "matrix.json"
-    command = [sys.executable, "-m", "harness.cli", "matrix", str(folder), "-o", str(page), "--json", str(values)]
+    command = [sys.executable, "-m", "harness", "matrix", str(folder), "-o", str(page), "--json", str(values)]
     begun = time.perf_counter()
     with Peak() as peak:
         process = psutil.Popen(command, stdout=sys.stderr)

@@ -197,7 +197,7 @@ def _with_harness(python: Path, package: Package, source: Path, results: Path) -
     """Return, by test, the harness's verdict in the same words."""
     _pytest(python, package, source, (*_OURS, f"--harness-results-dir={results}"))
     told = subprocess.run(
-        [str(python), "-m", "harness.cli", "report", "json", str(results)],
+        [str(python), "-m", "harness", "report", "json", str(results)],
         capture_output=True,
         text=True,
         check=False,

@@ -92,7 +92,7 @@ def _pytest(*arguments: str) -> list[str]:
 
 #: Parts of this benchmark, each with its commands. The first command is what the others are compared with.
 _TORCH = (sys.executable, "-c", "import torch")
-_COMMAND = (sys.executable, "-m", "harness.cli")
+_COMMAND = (sys.executable, "-m", "harness")
 _RESULTS = "--results-dir={results}"
 #: A program, but for the device of its tensor.
 _PROGRAM = "import torch; torch.zeros(1, device={!r})"

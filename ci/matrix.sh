@@ -118,7 +118,7 @@ job_python() {
 check_driver() {
     local python=$1 found
     [[ -n ${MATRIX_DRIVER:-} ]] || return 0
-    found=$("$python" -m harness.cli devices --device "$MATRIX_DEVICE" --json |
+    found=$("$python" -m harness devices --device "$MATRIX_DEVICE" --json |
         "$python" -c 'import json, sys; print(json.load(sys.stdin)["driver"] or "none")')
     [[ $found. == "$MATRIX_DRIVER".* ]] || fail 3 "driver $found is on this machine, and the plan says $MATRIX_DRIVER"
 }
@@ -143,7 +143,7 @@ plan() {
     read -ra machines <<<"${MATRIX_MACHINES:-}"
     for each in "${whens[@]}"; do options+=(--when "$each"); done
     for each in "${machines[@]}"; do options+=(--machine "$each"); done
-    "$python" -m harness.cli matrix plan "${options[@]}" "$@" -- "$file"
+    "$python" -m harness matrix plan "${options[@]}" "$@" -- "$file"
 }
 
 job() {
@@ -168,7 +168,7 @@ summary() {
     wanted MATRIX_RUN MATRIX_TORCH GITHUB_STEP_SUMMARY
     [[ -e $(folder)/journal.ndjson ]] || fail 1 "this job left no results: see its log"
     python=$(job_python)
-    "$python" -m harness.cli report markdown "$(folder)" --annotations -o "$GITHUB_STEP_SUMMARY"
+    "$python" -m harness report markdown "$(folder)" --annotations -o "$GITHUB_STEP_SUMMARY"
 }
 
 page() {
@@ -192,7 +192,7 @@ page() {
         merged=$page/merged/$(basename "$run")
         rm -rf "$merged"
         # A red merge has written its run. A refused one has not, and prints the reason.
-        "$python" -m harness.cli report merge "${parts[@]}" -o "$merged" || status=1
+        "$python" -m harness report merge "${parts[@]}" -o "$merged" || status=1
         if [[ -e $merged/journal.ndjson ]]; then
             runs+=("$merged")
         else
@@ -201,7 +201,7 @@ page() {
         fi
     done
     [[ -e ${runs[0]:-} ]] || fail 1 "no job left results below '$results'"
-    "$python" -m harness.cli matrix page "${runs[@]}" -o "$page/matrix.html" --json "$page/matrix.json" \
+    "$python" -m harness matrix page "${runs[@]}" -o "$page/matrix.html" --json "$page/matrix.json" \
         >"$page/matrix.txt" || matrix=$?
     cat "$page/matrix.txt"
     if [[ -n ${GITHUB_STEP_SUMMARY:-} ]]; then
@@ -219,11 +219,11 @@ remember() {
     local python=$1 run failed=0
     shift
     mkdir -p "$(dirname "$MATRIX_HISTORY")"
-    "$python" -m harness.cli history add "$@" --db "$MATRIX_HISTORY" || failed=1
-    "$python" -m harness.cli history export --db "$MATRIX_HISTORY" -o "$page/history" || failed=1
+    "$python" -m harness history add "$@" --db "$MATRIX_HISTORY" || failed=1
+    "$python" -m harness history export --db "$MATRIX_HISTORY" -o "$page/history" || failed=1
     if [[ -n ${MATRIX_NOTIFY:-} ]]; then
         for run in "$@"; do
-            "$python" -m harness.cli notify "$run" --db "$MATRIX_HISTORY" --rules "$MATRIX_NOTIFY" || failed=1
+            "$python" -m harness notify "$run" --db "$MATRIX_HISTORY" --rules "$MATRIX_NOTIFY" || failed=1
         done
     fi
     if ((failed)); then error "the history '$MATRIX_HISTORY' does not have all runs, or people were not told: see the log"; fi

@@ -140,7 +140,7 @@ def cases(once: Callable[[str, Callable[[], str]], str]) -> list[dict[str, Any]]
     """Return all cases of the project, as the catalog lists them. They are collected once: it takes ten seconds."""
 
     def catalog() -> str:
-        command = [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"]
+        command = [sys.executable, "-m", "harness", "catalog", "--format", "json"]
         root = Path(__file__).parents[1]
         # Without pytest's variables, which differ in each session, a list that is kept from before is found.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

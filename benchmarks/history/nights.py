@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import duckdb
 import numpy as np
 
 from harness.core.outcome import Outcome
 from harness.fleet.record import fingerprint
-from harness.fleet.store import KINDS, columns_of, sql, transaction, unstage
+from harness.fleet.store import KINDS, SCHEMA, sql, stages
 
-with duckdb.connect() as _database:
-    _database.execute(sql("stages"))
-    #: The columns of the staging tables, with their types.
-    STAGES = {kind: columns_of(_database, kind) for kind in KINDS}
+#: The columns of the staging tables, with their types.
+STAGES = stages()
+#: The staged rows as those of a file.
+ROWS = " UNION ALL BY NAME ".join(f"SELECT '{kind}' AS part, {SCHEMA} AS schema, * FROM stage_{kind}" for kind in KINDS)
 DAY = 86_400
 BEGIN = datetime(2025, 1, 1, 20, tzinfo=UTC).timestamp()
 
@@ -79,16 +77,6 @@ class Generator:
     def driver(self, night: int, machine: int) -> str:
         """Half of the machines got the new driver on the night of the first planted regression."""
         return "595.10" if machine % 2 == 0 and night >= self.shape.nights - 12 else f"580.{night // 60}"
-
-    def batches(self, nights: range, size: int) -> Iterator[dict[str, dict[str, Any]]]:
-        """Yield the staging columns of `size` nights each."""
-        for begin in range(nights.start, nights.stop, size):
-            pairs = [
-                (night, machine)
-                for night in range(begin, min(begin + size, nights.stop))
-                for machine in range(self.shape.machines)
-            ]
-            yield self.columns(pairs)
 
     def columns(self, pairs: list[tuple[int, int]]) -> dict[str, dict[str, Any]]:
         verdicts: list[dict[str, Any]] = []
@@ -173,7 +161,7 @@ class Generator:
         return {
             name: np.array([row[name] for row in rows], dtype=numbers.get(kind, object))
             for name, kind in STAGES["run"].items()
-            if name != "place"
+            if name in rows[0]
         }
 
     def _run(self, night: int, machine: int) -> dict[str, Any]:
@@ -226,11 +214,3 @@ def stage(database: Any, columns: dict[str, dict[str, Any]]) -> None:
         database.register("staged", {**arrays, "place": np.arange(len(arrays["run_id"]))})
         database.execute(f"INSERT INTO stage_{name} BY NAME SELECT * FROM staged")
         database.unregister("staged")
-
-
-def enter(database: Any, columns: dict[str, dict[str, Any]]) -> None:
-    """Enter a batch in one transaction, as a run is entered."""
-    stage(database, columns)
-    with transaction(database):
-        database.execute(sql("ingest"))
-    unstage(database)

@@ -23,13 +23,13 @@ from typing import Any
 
 import duckdb
 
-from benchmarks.history.nights import BEGIN, DAY, Generator, Shape, stage
+from benchmarks.history.nights import BEGIN, DAY, ROWS, Generator, Shape, stage
 from benchmarks.measuring import machine_facts
 from harness.core.caseid import digest_of_ids
 from harness.fleet import reports
 from harness.fleet.answers import Answers
 from harness.fleet.pages import export_site
-from harness.fleet.store import Store, run_file_name, write_staged
+from harness.fleet.store import Store, run_file_name, write_rows
 from harness.journal.journal import FILE_NAME
 
 
@@ -56,7 +56,7 @@ def fill(store: Store, generator: Generator) -> float:
         for night in range(generator.shape.nights - 1):
             for machine in range(generator.shape.machines):
                 stage(database, generator.columns([(night, machine)]))
-                write_staged(database, store.path / run_file_name(generator.run_id(night, machine)))
+                write_rows(database, ROWS, store.path / run_file_name(generator.run_id(night, machine)))
     return time.perf_counter() - begun
 
 
@@ -113,7 +113,7 @@ def measure(shape: Shape, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"shape": vars_of(shape)}
     if not store.path.exists():
         found["fill_s"] = round(fill(store, generator), 1)
-    command = [sys.executable, "-m", "harness.cli", "history"]
+    command = [sys.executable, "-m", "harness", "history"]
     db = ["--db", str(store.path)]
 
     def run(*arguments: str) -> tuple[float, float]:

@@ -32,10 +32,7 @@ class KeepError(HarnessError):
 
 
 app = typer.Typer(
-    help=(
-        "Keep runs over nights in a database, and report what changed. The database is --db, or HARNESS_HISTORY. "
-        "It needs the package duckdb: pip install 'gpu-conformance-harness[history]'."
-    ),
+    help=("Keep runs over nights in a database, and report what changed. The database is --db, or HARNESS_HISTORY."),
     no_args_is_help=True,
 )
 
@@ -239,7 +236,9 @@ def _print_rows(database: DuckDBPyConnection, query: str, *, as_json: bool) -> N
     """Print the rows: as one table with tabs and a header, or as JSON. Raise HistoryError if the query fails."""
     import json
 
-    from harness.fleet.store import HistoryError, duckdb
+    import duckdb
+
+    from harness.fleet.store import HistoryError
     from harness.reporting.page.inert import inert_line as inert
 
     try:
@@ -254,5 +253,5 @@ def _print_rows(database: DuckDBPyConnection, query: str, *, as_json: bool) -> N
                 else:
                     cells = ("" if value is None else inert(str(value).replace("\t", " "), 10_000) for value in row)
                     say("\t".join(cells))
-    except duckdb().Error as error:
+    except duckdb.Error as error:
         raise HistoryError(f"the query failed: {str(error).strip()}; docs/history.md describes the views") from None

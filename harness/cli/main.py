@@ -248,12 +248,17 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
 
     from rich.table import Table
 
-    from harness.fleet import device_history
-    from harness.fleet.run import find_runs, read_run
+    from harness.fleet.answers import Answers
+    from harness.fleet.reading import reading
+    from harness.fleet.run import find_runs
 
-    past = device_history.device_history(read_run(path, environments=False) for path in find_runs(folders).paths)
+    found = find_runs(folders)
+    with reading(found.paths, found.notes) as read:
+        past = Answers(read.database).device_history()
+    for note in read.notes:
+        say(f"harness: {note}", err=True)
     if as_json:
-        say_lines(json.dumps(past.as_json(), indent=2))
+        say_lines(json.dumps(past, indent=2))
         return
     table = Table()
     for name in (
@@ -269,16 +274,17 @@ def _history(folders: list[Path], *, as_json: bool) -> None:
         "findings",
     ):
         table.add_column(name, overflow="fold")
-    for device in past.devices:
-        last = time.strftime("%Y-%m-%d", time.gmtime(device.last))
-        numbers = (device.cases, device.red, device.only_here, device.on_both, device.sick + device.drained)
-        hosts, findings = ", ".join(sorted(device.hosts)), _kinds(device.findings)
-        row = (device.device, hosts, str(device.runs), last, *map(str, numbers), findings)
+    for device in past["devices"]:
+        last = time.strftime("%Y-%m-%d", time.gmtime(device["last"]))
+        counts = [device[name] for name in ("cases", "red", "only_here", "on_both")]
+        numbers = (*counts, device["sick"] + device["drained"])
+        hosts, findings = ", ".join(device["hosts"]), _kinds(device["findings"])
+        row = (device["device"], hosts, str(device["runs"]), last, *map(str, numbers), findings)
         table.add_row(*map(inert_line, row))
     console = make_console()
     console.print(table)
-    if past.findings:
-        say_styled(console, f"findings about no device: {_kinds(past.findings)}")
+    if past["findings"]:
+        say_styled(console, f"findings about no device: {_kinds(past['findings'])}")
 
 
 def _kinds(findings: Mapping[str, int]) -> str:

@@ -63,16 +63,14 @@ def page(
     from harness.core.atomic import write_atomically
     from harness.fleet import matrix_model as model
     from harness.fleet import matrix_page as pages
-    from harness.fleet.column import read_summaries
-    from harness.fleet.matrix import Fleet, exit_status
+    from harness.fleet.matrix import exit_status, make_matrix
+    from harness.fleet.reading import reading
     from harness.fleet.run import find_runs
 
     run_paths = find_runs(folders)
     gc.disable()  # millions of small values, without reference cycles
-    fleet = Fleet(run_paths.notes)
-    for run in read_summaries(run_paths.paths):
-        fleet.add(run)
-    made = fleet.matrix()
+    with reading(run_paths.paths, run_paths.notes) as read:
+        made = make_matrix(read)
     write_atomically(out, pages.render_matrix(made))
     if json_out is not None:
         write_atomically(json_out, model.matrix_json(made))

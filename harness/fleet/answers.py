@@ -6,17 +6,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from duckdb import DuckDBPyConnection
 
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.fleet import timeline
 from harness.fleet.statistics import holm, poisson_tail
-from harness.fleet.store import named_sql
+from harness.fleet.store import Questions
 from harness.fleet.timeline import Observation, Onset, Slower, Suspect, onset, slower, suspects
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 #: The nights of the trend, which count as recent.
 NIGHTS = 90
@@ -195,27 +194,13 @@ def judged(rows: Sequence[tuple[Any, ...]]) -> list[DeviceSuspicion]:
     return sorted(listed, key=lambda suspicion: suspicion.order)
 
 
-class Answers:
+class Answers(Questions):
     """Queries of an open database. Properties are the values of the front page, each queried once."""
 
     def __init__(self, database: DuckDBPyConnection) -> None:
-        self.database = database
-        self._questions = named_sql("questions")
-        database.execute(self._questions["words"])
-
-    def _ask(self, question: str, **values: object) -> list[tuple[Any, ...]]:
-        return self._rows(self._questions[question], **values)
-
-    def _rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        return [*self.database.execute(query, values or None).fetchall()]
+        super().__init__(database, "questions")
 
     # ---- runs ----
-
-    def _table(self, question: str, **values: object) -> list[dict[str, Any]]:
-        """Return rows whose values have the names of their columns."""
-        cursor = self.database.execute(self._questions[question], values or None)
-        names = [name for name, *_ in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     @cached_property
     def runs(self) -> Mapping[int, Mapping[str, Any]]:
@@ -223,7 +208,7 @@ class Answers:
 
         `previous`: the number of the run before it in its lane; None without one.
         """
-        runs = {row["run"]: row for row in self._table("runs")}
+        runs = {row["run"]: row for row in self.table("runs")}
         if not runs:
             raise NothingKnownError("the history has no run: enter one with harness history add DIR")
         return runs
@@ -244,12 +229,12 @@ class Answers:
     @cached_property
     def nights(self) -> list[Night]:
         """The last nights that have runs, in order."""
-        return [Night(*row) for row in self._ask("nights", nights=NIGHTS)]
+        return [Night(*row) for row in self.ask("nights", nights=NIGHTS)]
 
     @cached_property
     def lanes(self) -> list[Lane]:
         """The lanes, first the lane with most red cases in its latest run. Stale lanes come last."""
-        rows = self._ask("lanes", trend=RECENT, stale=STALE)
+        rows = self.ask("lanes", trend=RECENT, stale=STALE)
         return [Lane(lane, self.runs[run], tuple(trend), *news) for lane, run, trend, *news in rows]
 
     @property
@@ -271,16 +256,16 @@ class Answers:
         return News(
             run=run,
             previous=before,
-            new=tuple(self._failures(self._questions["new_failures"], **both)),
-            fixed=tuple(case for (case,) in self._ask("fixed", **both)),
-            gated=tuple(case for (case,) in self._ask("newly_gated", **both)),
-            findings=tuple(self._ask("new_findings", **both)),
+            new=tuple(self._failures(self.texts["new_failures"], **both)),
+            fixed=tuple(case for (case,) in self.ask("fixed", **both)),
+            gated=tuple(case for (case,) in self.ask("newly_gated", **both)),
+            findings=tuple(self.ask("new_findings", **both)),
         )
 
     @cached_property
     def present_findings(self) -> list[tuple[str, str, str]]:
         """Lane, kind and message of each finding of the latest runs."""
-        return self._ask("present_findings", stale=STALE)
+        return self.ask("present_findings", stale=STALE)
 
     def failures(self, run: int) -> list[HistoryFailure]:
         """Return the red, flaky and waived verdicts of a run."""
@@ -300,7 +285,7 @@ class Answers:
         return self._failures(f"WHERE device = $device {order}", device=device, most=most)
 
     def _failures(self, which: str, **values: object) -> list[HistoryFailure]:
-        rows = self._rows(f"{self._questions['failures']} {which}", **values)
+        rows = self.rows(f"{self.texts['failures']} {which}", **values)
         return [
             HistoryFailure(run, night, lane, case, Outcome(outcome), *texts)
             for run, night, lane, case, outcome, *texts in rows
@@ -318,7 +303,7 @@ class Answers:
         `key`: only the group with this key. `nights`: the nights in which onsets are searched.
         """
         values = {"stale": STALE, "closed": not only_open, "key": key, "most": most}
-        rows = self._ask("groups", **values)
+        rows = self.ask("groups", **values)
         presence = self.presence([key for key, *_ in rows], nights)
         groups = []
         for row in rows:
@@ -346,7 +331,7 @@ class Answers:
 
     def group(self, key: str) -> FailureGroup:
         """Return a group by its key, or by the begin of the key. Raise NothingKnownError."""
-        found = self._rows("SELECT key FROM failure_group WHERE starts_with(key, $key)", key=key)
+        found = self.rows("SELECT key FROM failure_group WHERE starts_with(key, $key)", key=key)
         keys = [full_key for (full_key,) in found]
         if len(keys) != 1:
             raise NothingKnownError(
@@ -362,12 +347,12 @@ class Answers:
 
         For each: its last night, the first night of the last spell, and the day on which its last run ended.
         """
-        return self._ask("past", run=run["run"], lane=run["lane"], keys=list(keys))
+        return self.ask("past", run=run["run"], lane=run["lane"], keys=list(keys))
 
     def presence(self, keys: Sequence[str], nights: int = NIGHTS) -> dict[str, dict[str, list[tuple[int, bool]]]]:
         """Return, for each group and lane, the runs in which one of its cases ran, and whether the group was there."""
         by_group: dict[str, dict[str, list[tuple[int, bool]]]] = {}
-        for key, lane, run, there in self._ask("presence", keys=list(keys), nights=nights):
+        for key, lane, run, there in self.ask("presence", keys=list(keys), nights=nights):
             by_group.setdefault(key, {}).setdefault(lane, []).append((run, there))
         return by_group
 
@@ -380,9 +365,9 @@ class Answers:
 
     def case_number(self, case: str) -> int:
         """Return the number of a case. Raise NothingKnownError."""
-        rows = self._rows('SELECT "case" FROM case_name WHERE id = $case', case=case)
+        rows = self.rows('SELECT "case" FROM case_name WHERE id = $case', case=case)
         if not rows:
-            like = self._rows("SELECT id FROM case_name WHERE contains(id, $case) ORDER BY id LIMIT 3", case=case)
+            like = self.rows("SELECT id FROM case_name WHERE contains(id, $case) ORDER BY id LIMIT 3", case=case)
             hint = (
                 f"did you mean {', '.join(repr(name) for (name,) in like)}?" if like else "give the whole id of a case"
             )
@@ -392,7 +377,7 @@ class Answers:
     def case_numbers(self, cases: Sequence[str]) -> dict[str, int]:
         """Return the numbers of cases by id; unknown ones are left out."""
         ids = 'SELECT id, "case" FROM case_name WHERE list_contains($cases, id) ORDER BY id'
-        return dict(self._rows(ids, cases=list(cases)))
+        return dict(self.rows(ids, cases=list(cases)))
 
     def observations(
         self, cases: Iterable[int], nights: int = EVER, lanes: Collection[str] | None = None
@@ -403,7 +388,7 @@ class Answers:
         """
         of = list(lanes if lanes is not None else {run["lane"] for run in self.runs.values()})
         by_case: dict[int, dict[str, list[Observation]]] = {}
-        rows = self._ask("observations", cases=list(cases), nights=nights, lanes=of)
+        rows = self.ask("observations", cases=list(cases), nights=nights, lanes=of)
         for case, lane, run, night, outcome, *measured in rows:
             row = Observation(run, night, Outcome(outcome), *measured)
             by_case.setdefault(case, {}).setdefault(lane, []).append(row)
@@ -414,7 +399,7 @@ class Answers:
         """The cases whose durations rise, the largest rise first. Candidates come from the medians of a few runs."""
         window = {"window": timeline.WINDOW, "ends": timeline.END_RUNS, "least": timeline.LEAST_RUNS}
         rise = {"factor": timeline.SLOWER, "seconds": timeline.SLOWER_SECONDS}
-        rises = self._ask("rises", stale=STALE, most=5 * MOST_SLOW, **window, **rise)
+        rises = self.ask("rises", stale=STALE, most=5 * MOST_SLOW, **window, **rise)
         observed = self.observations(dict.fromkeys(case for _, case, _ in rises), NIGHTS, {lane for lane, *_ in rises})
         slow = []
         for lane, case, name in rises:
@@ -426,17 +411,17 @@ class Answers:
     @cached_property
     def not_run(self) -> list[tuple[str, date, str]]:
         """The cases that ran at some time, but in none of the recent runs: id, last night, and the reason."""
-        return self._ask("not_run", nights=NOT_RUN, most=MOST)
+        return self.ask("not_run", nights=NOT_RUN, most=MOST)
 
     @cached_property
     def never_run(self) -> list[tuple[str, int]]:
         """Why cases of the last days ran in no run at all, with the number of cases, the largest first."""
-        return self._ask("never_run", nights=NOT_RUN)
+        return self.ask("never_run", nights=NOT_RUN)
 
     @property
     def healed_waivers(self) -> list[HistoryFailure]:
         """The cases of the latest runs that pass although a waiver expects them to fail."""
-        return self._failures(self._questions["healed"], stale=STALE)[:MOST]
+        return self._failures(self.texts["healed"], stale=STALE)[:MOST]
 
     @cached_property
     def flaky_cases(self) -> list[tuple[str, int, int, int]]:
@@ -445,14 +430,14 @@ class Answers:
         For each: id, bad results, results, and the number of devices with a bad one. Cases that are red in each latest
         run are not flaky.
         """
-        return self._ask("flaky", nights=RECENT, most=MOST_FLAKY, steady=timeline.STEADY)
+        return self.ask("flaky", nights=RECENT, most=MOST_FLAKY, steady=timeline.STEADY)
 
     # ---- devices ----
 
     @cached_property
     def suspicions(self) -> list[DeviceSuspicion]:
         """Every device of the last nights, the most suspicious first."""
-        return judged(self._ask("suspicions", nights=RECENT))
+        return judged(self.ask("suspicions", nights=RECENT))
 
     @property
     def suspicious(self) -> list[DeviceSuspicion]:
@@ -460,8 +445,12 @@ class Answers:
 
     def device(self, key: str) -> dict[str, Any]:
         """Return a device with its runs by night and its health events. Raise NothingKnownError."""
-        rows = self._table("device", key=key)
+        rows = self.table("device", key=key)
         if not rows:
             raise NothingKnownError(f"the history has no device {key!r}: see harness history sql 'FROM devices'")
-        nights, events = (self._ask(f"device_{part}", device=rows[0]["device"]) for part in ("nights", "events"))
+        nights, events = (self.ask(f"device_{part}", device=rows[0]["device"]) for part in ("nights", "events"))
         return {**rows[0], "nights": nights, "events": events}
+
+    def device_history(self) -> dict[str, Any]:
+        """Return each device over all runs, the most suspicious first, and the findings about no device by kind."""
+        return {"devices": self.table("device_records"), "findings": dict(self.ask("findings_of_no_device"))}

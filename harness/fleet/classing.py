@@ -14,6 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from harness.fleet.statistics import hypergeometric
 
@@ -145,11 +149,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A value of a factor: ``Cause(Factor.DRIVER, "580.95")``. `rank`: for a time, the rank of its run."""
+    """A value that the places of the red results have in common."""
+
+    # For a time, `rank` is the rank of its run. The JSON of a matrix has the other fields.
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     factor: Factor
     value: str
-    rank: int = 0
+    rank: SkipJsonSchema[Annotated[int, Field(exclude=True)]] = 0
 
     def holds(self, place: ResultPlace) -> bool:
         if self.factor is Factor.SINCE:

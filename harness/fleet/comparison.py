@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-import msgspec
-
 from harness.core.figures import PREFIX, read_figure
 from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK, Outcome
-from harness.core.text import escape_invalid_xml, format_count, inert_line, list_first, single_line, truncate_middle
+from harness.core.text import escape_invalid_xml, format_count, list_first, single_line, truncate_middle
 from harness.fleet.run import RunSummary, environment_facts
-from harness.fleet.texts import render_text
-from harness.journal import environment, identity
+from harness.fleet.texts import escape_markdown, render_text
+from harness.journal import identity
 from harness.journal.events import Finding, Finish, RunStarted
 from harness.journal.identity import is_same_finding
 from harness.journal.verdicts import Verdict
@@ -55,7 +52,6 @@ _FINDINGS = {
 }
 #: Maximum entries of one list in Markdown: forges cut long texts off.
 _MOST_ROWS = 100
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+\-.!|<>~&@])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +103,15 @@ def run_record(summary: RunSummary) -> RunRecord:
     if summary.doubt is not None:
         raise summary.doubt
     run, ledger = summary.run, summary.ledger
-    damaged = ledger.read_problems.damaged_lines
-    notes = [f"{damaged} unreadable lines of its journal were ignored"] if damaged else []
-    if ledger.end is None:
-        notes.append("it did not finish")
-    if run.imported is not None:
-        notes.append(f"its cases were run {run.imported.text}")
-    if summary.facts is None:
-        notes.append(f"it has no {environment.FILE_NAME}, so its machine and software are not compared")
     return RunRecord(
         name=summary.name,
         cases={verdict.case: _case(verdict) for verdict in ledger.verdicts},
         facts=environment_facts(summary.facts or {}) | _conditions(run),
-        notes=tuple(notes),
-        findings=tuple(map(_escaped_finding, ledger.findings)),
+        notes=tuple(summary.doubts),
+        findings=ledger.findings,
         exit_status=ledger.run_exit_status(),
         fail_on_flaky=ledger.fail_on_flaky,
     )
-
-
-def _escaped_finding(finding: Finding) -> Finding:
-    kind, message = escape_invalid_xml(finding.kind), escape_invalid_xml(finding.message)
-    return msgspec.structs.replace(finding, kind=kind, message=message)
 
 
 def _conditions(run: RunStarted) -> dict[str, str]:
@@ -289,14 +272,14 @@ class Comparison:
         return f"{self.new} compared with {last if number == 1 else f'{number} runs, the last {last}'}"
 
     @property
-    def findings(self) -> Mapping[str, tuple[FindingChange, ...]]:
-        """The lists of findings by heading, the most urgent first."""
-        return {heading: getattr(self, name) for name, (heading, _) in _FINDINGS.items()}
+    def findings(self) -> list[tuple[str, str, tuple[FindingChange, ...]]]:
+        """The lists of findings with heading and word of a line, the most urgent first."""
+        return [(heading, word, getattr(self, name)) for name, (heading, word) in _FINDINGS.items()]
 
     @property
-    def lists(self) -> Mapping[str, tuple[Change, ...]]:
-        """The lists of cases by heading, the most urgent first."""
-        return {heading: getattr(self, name) for name, (heading, _) in _LISTS.items()}
+    def lists(self) -> list[tuple[str, str, tuple[Change, ...]]]:
+        """The lists of cases with heading and word of a line, the most urgent first."""
+        return [(heading, word, getattr(self, name)) for name, (heading, word) in _LISTS.items()]
 
 
 def compare_runs(baseline: Sequence[RunRecord], new: RunRecord) -> Comparison:
@@ -465,9 +448,7 @@ def _changed_facts(baseline: Sequence[RunRecord], new: RunRecord) -> tuple[Fact,
 
 def comparison_text(comparison: Comparison) -> str:
     """Return one line per case, the most urgent first, and the counts at the end."""
-    lists = [(heading, word, getattr(comparison, name)) for name, (heading, word) in _LISTS.items()]
-    findings = [(heading, word, getattr(comparison, name)) for name, (heading, word) in _FINDINGS.items()]
-    return render_text("comparison.txt", comparison=comparison, lists=lists, findings=findings)
+    return render_text("comparison.txt", comparison=comparison)
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -480,15 +461,15 @@ def comparison_markdown(comparison: Comparison) -> str:
     new = len(comparison.new_findings)
     title = format_count(len(comparison.regressions), "regression")
     title += f", {format_count(new, 'new finding')}" if new else ""
-    parts = [f"## {title}", _escaped(comparison.headline)]
+    parts = [f"## {title}", escape_markdown(comparison.headline)]
     if comparison.facts:
         parts.append(_table("Machine and software", ("", "baseline", "new"), comparison.facts))
     notes = (*comparison.notes, *([comparison.unexplained] if comparison.unexplained else []))
-    parts += [f"- {_escaped(note)}" for note in notes]
-    for heading, findings in comparison.findings.items():
+    parts += [f"- {escape_markdown(note)}" for note in notes]
+    for heading, _, findings in comparison.findings:
         parts += _section(heading, ("finding", "what", "where"), findings, "more finding")
     parts += _section("figures of speed", ("", "baseline", "new", ""), comparison.figures, "more figure")
-    for heading, changes in comparison.lists.items():
+    for heading, _, changes in comparison.lists:
         parts += _section(heading, ("case", "what"), changes, "more case")
     return "\n\n".join(parts) + "\n"
 
@@ -502,11 +483,7 @@ def _section(heading: str, head: Sequence[str], listed: Sequence[_Listed], more:
 
 
 def _table(title: str, head: Sequence[str], listed: Sequence[_Listed], last: str = "") -> str:
-    rows = [head, ["---"] * len(head), *([*map(_escaped, each.row)] for each in listed)]
+    rows = [head, ["---"] * len(head), *([*map(escape_markdown, each.row)] for each in listed)]
     rows += [[last, *[""] * (len(head) - 1)]] if last else []
     lines = ("|" + "".join(f" {cell} |" if cell else " |" for cell in row) for row in rows)
     return "\n".join([f"### {title}", "", *lines])
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", inert_line(" ".join(text.split())))

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from harness.core.models import DocumentedModel
 from harness.core.outcome import Outcome
-from harness.fleet.classing import CauseClass, Factor, Sure
+from harness.fleet.classing import Cause, CauseClass, Sure
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
@@ -94,13 +94,6 @@ class Cell(DocumentedModel):
     """The number of runs with each outcome. Empty if no run collected the case."""
     hole: int | None = None
     """Place in `holes` if no run of the machine says anything about the case."""
-
-
-class Cause(DocumentedModel):
-    """A value that the places of the red results have in common."""
-
-    factor: Factor
-    value: str
 
 
 class Message(DocumentedModel):

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from jinja2 import Environment
 from markupsafe import Markup
 
 from harness.core.outcome import Outcome
 from harness.core.text import format_count
 from harness.fleet import wording
-from harness.fleet.classing import Factor
+from harness.fleet.classing import CauseClass, Factor
 from harness.fleet.matrix_model import Difference, Failure, Group, Hole, HoleKind, Matrix
-from harness.fleet.texts import render_text
+from harness.fleet.texts import PACKAGE, render_page, render_text
 from harness.reporting.page import data, document, inert
 from harness.reporting.page.cases import name_of
 
-_PACKAGE = "harness.fleet"
 #: Maximum entries of one list in the page. The JSON has all of them.
 LISTED = 20
 MOST_GROUPS = 100
@@ -33,55 +30,63 @@ MOST_NAMES = 3
 
 def matrix_text(matrix: Matrix) -> str:
     """Return a short report: red results with causes, unknown results, doubts."""
-    kinds = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
-    classes = ", ".join(f"{kinds[kind]} {title}" for kind, title in wording.TITLES.items() if kinds[kind])
+    classes = ", ".join(f"{number} {title}" for _, title, number in _classes(matrix))
     return render_text(
         "matrix.txt",
-        matrix=matrix,
         headline=headline_text(matrix) + (f" ({classes})" if classes else ""),
-        titles=wording.TITLES,
-        title_of=title_of,
-        apart_of=apart_of,
-        hole_text=hole_text,
         cases_of=lambda group: _names([matrix.cases[place].case for place in group.cases]),
         runs_of=lambda finding: _names([matrix.runs[place].name for place in finding.runs]),
         holes=sum(hole.cells for hole in matrix.holes),
         differences=[*map(difference_text, matrix.differences)],
-        doubts=_doubts(matrix),
+        **_common(matrix),
     )
 
 
 def render_matrix(matrix: Matrix) -> bytes:
     """Return the page in UTF-8; equal matrices give equal bytes."""
-    styles = [document.asset(document.PACKAGE, "page.css"), document.asset(_PACKAGE, "matrix.css")]
-    scripts = [document.asset(document.PACKAGE, "shared.js"), document.asset(_PACKAGE, "matrix.js")]
-    classes = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
-    page = (
-        _environment()
-        .get_template("matrix.html")
-        .render(
-            matrix=matrix,
-            tone="red" if any(run.red for run in matrix.runs) else "green",
-            word=_word(matrix),
-            sentence=headline_text(matrix),
-            classes=[(kind, title, classes[kind]) for kind, title in wording.TITLES.items() if classes[kind]],
-            facts={"Kinds of device": "device", "Drivers": "driver", "torch": "torch"},
-            doubts=_doubts(matrix),
-            levels=list(dict.fromkeys(level.level for run in matrix.runs for level in run.levels)),
-            stating=[(run, {level.level: level for level in run.levels}) for run in matrix.runs if run.levels],
-            policy=Markup(document.content_policy(styles, scripts)),
-            styles=[Markup(style) for style in styles],
-            scripts=[Markup(script) for script in scripts],
-            data=Markup(data.encode_for_script(_data(matrix)).decode("ascii")),
-            listed=LISTED,
-            most_groups=MOST_GROUPS,
-            most_holes=MOST_HOLES,
-            most_notes=MOST_NOTES,
-            most_runs=MOST_RUNS,
-            most_findings=MOST_FINDINGS,
-        )
+    styles = [document.asset(document.PACKAGE, "page.css"), document.asset(PACKAGE, "matrix.css")]
+    scripts = [document.asset(document.PACKAGE, "shared.js"), document.asset(PACKAGE, "matrix.js")]
+    return render_page(
+        "matrix.html",
+        tone="red" if any(run.red for run in matrix.runs) else "green",
+        word=_word(matrix),
+        sentence=headline_text(matrix),
+        classes=_classes(matrix),
+        facts={"Kinds of device": "device", "Drivers": "driver", "torch": "torch"},
+        levels=list(dict.fromkeys(level.level for run in matrix.runs for level in run.levels)),
+        stating=[(run, {level.level: level for level in run.levels}) for run in matrix.runs if run.levels],
+        policy=Markup(document.content_policy(styles, scripts)),
+        styles=[Markup(style) for style in styles],
+        scripts=[Markup(script) for script in scripts],
+        data=Markup(data.encode_for_script(_data(matrix)).decode("ascii")),
+        listed=LISTED,
+        most_groups=MOST_GROUPS,
+        most_holes=MOST_HOLES,
+        most_notes=MOST_NOTES,
+        most_runs=MOST_RUNS,
+        most_findings=MOST_FINDINGS,
+        value_text=value_text,
+        link=lambda name, value: Markup(f"#{name}={value}"),
+        **_common(matrix),
     )
-    return page.encode("utf-8")
+
+
+def _common(matrix: Matrix) -> dict[str, Any]:
+    """Return what the page and the text have in common."""
+    return {
+        "matrix": matrix,
+        "titles": wording.TITLES,
+        "title_of": title_of,
+        "apart_of": apart_of,
+        "hole_text": hole_text,
+        "doubts": [f"{run.name}: {note}" for run in matrix.runs for note in run.notes] + list(matrix.notes),
+    }
+
+
+def _classes(matrix: Matrix) -> list[tuple[CauseClass, str, int]]:
+    """Return each class that a failure has, with its title and the number of failures."""
+    kinds = Counter(case.failure.kind for case in matrix.cases if case.failure is not None)
+    return [(kind, title, kinds[kind]) for kind, title in wording.TITLES.items() if kinds[kind]]
 
 
 # ---- texts ----
@@ -144,36 +149,12 @@ def value_text(value: str) -> str:
 # ---- the page ----
 
 
-@functools.cache
-def _environment() -> Environment:
-    environment = document.jinja_environment(_PACKAGE)
-    filters: dict[str, Any] = {
-        "counted": format_count,
-        "line": inert.inert_line,
-        "name": name_of,
-        "group_title": title_of,
-        "group_apart": apart_of,
-        "hole_text": hole_text,
-        "value_text": value_text,
-        "class_title": wording.TITLES.__getitem__,
-        "only_class": lambda kind: Markup(f"#class={kind.value}"),
-        "only_group": lambda number: Markup(f"#group={number}"),
-        "only_machine": lambda number: Markup(f"#machine={number}"),
-    }
-    environment.filters.update(filters)
-    return environment
-
-
 def _word(matrix: Matrix) -> str:
     if matrix.failures:
         return f"{format_count(matrix.failures, 'case')} red somewhere"
     if matrix.findings:
         return format_count(len(matrix.findings), "finding")
     return "Red runs" if any(run.red for run in matrix.runs) else "Green"
-
-
-def _doubts(matrix: Matrix) -> list[str]:
-    return [f"{run.name}: {note}" for run in matrix.runs for note in run.notes] + list(matrix.notes)
 
 
 def _data(matrix: Matrix) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from harness.core.models import StrictModel
 from harness.core.text import format_count
 from harness.fleet.answers import Answers, HistoryFailure
 from harness.fleet.pages import page_file_name
-from harness.fleet.texts import render_text
+from harness.fleet.texts import escape_markdown, render_text
 from harness.fleet.timeline import changes_text
 from harness.gating import configfile
 from harness.gating.configfile import ConfigError, Loaded
@@ -37,8 +37,6 @@ from harness.reporting.page import inert
 
 #: Seconds that a server or a program has to answer.
 LIMIT = 30.0
-#: Escapes characters with a meaning in Markdown.
-_MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>()#+-.!|~@"})
 
 # ---- rules ----
 
@@ -419,13 +417,13 @@ def _slack(value: str) -> str:
 
 def mattermost(bulletin: Bulletin, site: str = "") -> dict[str, Any]:
     """Return the body of an incoming webhook of Mattermost."""
-    return {"text": f"**{title(bulletin).translate(_MARKUP)}**\n{markdown(bulletin, site)}"}
+    return {"text": f"**{escape_markdown(title(bulletin))}**\n{markdown(bulletin, site)}"}
 
 
 def teams(bulletin: Bulletin, site: str = "") -> dict[str, Any]:
     """Return the body of a workflow of Teams: a message with an adaptive card."""
     run = {"type": "TextRun", "text": body(bulletin, site), "fontType": "Monospace"}
-    heading = {"type": "TextBlock", "text": title(bulletin).translate(_MARKUP), "weight": "Bolder", "wrap": True}
+    heading = {"type": "TextBlock", "text": escape_markdown(title(bulletin)), "weight": "Bolder", "wrap": True}
     card = {
         "type": "AdaptiveCard",
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",

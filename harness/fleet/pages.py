@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment
 from markupsafe import Markup
 
 from harness.core.atomic import write_atomically
@@ -26,10 +25,10 @@ from harness.core.text import format_count
 from harness.fleet.answers import NIGHTS, Answers, FailureGroup, HistoryFailure
 from harness.fleet.reports import story_text, words
 from harness.fleet.store import HistoryError
+from harness.fleet.texts import PACKAGE, render_page
 from harness.fleet.timeline import Observation, changes_text, deciding_commands, story
-from harness.reporting.page import document, inert
+from harness.reporting.page import document
 
-_PACKAGE = "harness.fleet"
 #: Maximum pages of each kind. Those with the latest failures have pages.
 MOST_CASES = 400
 MOST_GROUPS = 300
@@ -190,10 +189,9 @@ class _Pages:
 
     def _rendered(self, template: str, root: str = "", **values: Any) -> bytes:
         """Return a page. `root`: the path from it to the front page."""
-        made = _environment().get_template(template)
         common = {**_assets(), **words(self._answers), "answers": self._answers, "listed": LISTED}
-        page = made.render(**common, root=Markup(root), href=functools.partial(self._address, root), **values)
-        return page.encode("utf-8", "backslashreplace")
+        href = functools.partial(self._address, root)
+        return render_page(template, **common, root=Markup(root), href=href, **values)
 
     def _address(self, root: str, kind: str, name: str) -> Markup:
         """Return the address of the page of a case, group, device or run; "" without one."""
@@ -212,7 +210,7 @@ def _row(seen: Observation) -> tuple[str, tuple[object, ...]]:
 @functools.cache
 def _scripts() -> dict[str, bytes]:
     """Return the scripts of the pages, by their file names."""
-    assets = [(document.PACKAGE, "uplot.min.js"), (document.PACKAGE, "shared.js"), (_PACKAGE, "history.js")]
+    assets = [(document.PACKAGE, "uplot.min.js"), (document.PACKAGE, "shared.js"), (PACKAGE, "history.js")]
     texts = {name: document.asset(package, name).encode() for package, name in assets}
     # Another text has another name, because a browser caches a file by its name.
     return {f"assets/{hashlib.sha256(text).hexdigest()[:12]}-{name}": text for name, text in texts.items()}
@@ -220,14 +218,7 @@ def _scripts() -> dict[str, bytes]:
 
 @functools.cache
 def _assets() -> dict[str, Any]:
-    names = [(document.PACKAGE, "uplot.min.css"), (document.PACKAGE, "page.css"), (_PACKAGE, "history.css")]
+    names = [(document.PACKAGE, "uplot.min.css"), (document.PACKAGE, "page.css"), (PACKAGE, "history.css")]
     sheets = [document.asset(package, name) for package, name in names]
     policy = document.content_policy(sheets, []).replace("script-src ;", "script-src 'self';")
     return {"styles": [*map(Markup, sheets)], "scripts": [*map(Markup, _scripts())], "policy": Markup(policy)}
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = document.jinja_environment(_PACKAGE)
-    environment.filters.update({"counted": format_count, "line": inert.inert_line})
-    return environment

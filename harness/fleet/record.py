@@ -1,4 +1,4 @@
-"""One run in the form of the history: rows of the staging tables in `sql/stages.sql`, and fingerprints of its failures.
+"""One run in the form of the store: rows of the staging tables in `sql/stages.sql`, and fingerprints of its failures.
 
 Failures with one fingerprint are one group. The key is a hash of the title: the message without everything that differs
 between two runs of one defect, and the innermost frame outside the tests. A message that many defects share, such as a
@@ -7,6 +7,7 @@ failed assertion, is too unspecific, so the suite of the case is then part of th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -19,13 +20,13 @@ from typing import Any
 from harness.backends.table import backend_of
 from harness.core.outcome import Outcome
 from harness.core.text import escape_invalid_xml, single_line
-from harness.fleet.run import RunSummary, mapping, read_run_or_archive
+from harness.fleet.run import RunSummary, environment_facts, is_plain, read_run_or_archive
 from harness.journal import environment
-from harness.journal.environment import Place, Places
-from harness.journal.events import Finding
+from harness.journal.environment import Place, Places, mapping
 from harness.journal.identity import SUITE_FILES, identity_facts, without_numbers
 from harness.journal.verdicts import Verdict
 from harness.reporting.page import inert
+from harness.tools import conformance
 
 #: Maximum characters of a message, of a reason and of a kept stack.
 MOST_OF_MESSAGE = 1000
@@ -34,6 +35,14 @@ MOST_OF_STACK = 4000
 MOST_OF_COMMAND = 2000
 #: The largest code of a size, for 2 to the power of 62 bytes.
 MOST_CODE = 496
+#: Maximum cases of a finding that are kept.
+MOST_CASES = 20
+#: Maximum levels of conformance of a run, and bytes of its file.
+MOST_LEVELS = 50
+MOST_BYTES = 64 << 20
+_STATES = (conformance.PASSED, conformance.FAILED, conformance.NOT_APPLICABLE, conformance.INCOMPLETE)
+#: The outcomes with a row of their own.
+_TROUBLE = frozenset(each for each in Outcome if each.is_red or each in (Outcome.FLAKY, Outcome.WAIVED))
 #: The name of a fact that is unknown.
 UNKNOWN = "unknown"
 _XID = re.compile(r"\bXid[s :=()]*(\d+)", re.IGNORECASE)
@@ -85,12 +94,10 @@ class HistoryRecord:
     """One run. `rows`: by the name of a table `stage_…`, its rows without the run's id.
 
     `print`: the hash of the journal. After a resumption, the record of the run has another hash and the same `run_id`.
-    `parts`: the ids of the shards of a merged run.
     """
 
     run_id: str
     print: str
-    parts: tuple[str, ...]
     rows: Mapping[str, Sequence[Row]]
 
 
@@ -99,7 +106,12 @@ def read_history_record(path: Path, machine: str = "") -> HistoryRecord:
 
     `machine`: the name of the machine in place of the host's.
     """
-    return _Maker(read_run_or_archive(path, stacks=True), machine).made()
+    return history_record(read_run_or_archive(path, stacks=True), machine)
+
+
+def history_record(summary: RunSummary, machine: str = "") -> HistoryRecord:
+    """Return the rows of a run that was read. `machine`: as above."""
+    return _Maker(summary, machine).made()
 
 
 class _Maker:
@@ -113,43 +125,52 @@ class _Maker:
         self._places = Places(summary.ledger.runs, summary.ledger.shards, summary.facts)
         self._devices: dict[str, Row] = {}
         self._facts: dict[Place, dict[str, str]] = {}
+        self._keys: dict[tuple[str, str], str] = {}
+        #: The devices of each case that ran: UUIDs and keys.
+        self._ran_on: dict[str, tuple[tuple[str, ...], list[str]]] = {}
 
     def made(self) -> HistoryRecord:
-        ledger = self._summary.ledger
+        ledger, summary = self._summary.ledger, self._summary
         verdicts = [self._verdict(verdict) for verdict in ledger.verdicts]
-        troubles = [self._trouble(verdict) for verdict in ledger.verdicts if _is_trouble(verdict)]
+        troubles = [self._trouble(verdict) for verdict in ledger.verdicts if verdict.outcome in _TROUBLE]
         # Devices without a case are kept too: a device that was drained at the start is sick.
         for uuid in self._run.devices:
             self._device(uuid, self._run.host)
-        health = list(self._healths())
-        parts = tuple(shard.run_id for shard in ledger.shards)
+        absent = dict.fromkeys(summary.deselected, "deselected") | dict.fromkeys(summary.selected, "other_shard")
+        for verdict in ledger.verdicts if absent else ():
+            absent.pop(verdict.case, None)
+        health, seconds, findings = list(self._healths()), list(self._seconds()), list(self._findings())
         rows: dict[str, Sequence[Row]] = {
-            "run": [{"print": self._summary.print, **self._run_facts(), "parts": parts}],
+            "run": [self._run_facts()],
             "verdict": verdicts,
+            "absent": [{"case": escape_invalid_xml(case), "outcome": outcome} for case, outcome in absent.items()],
             "trouble": troubles,
+            "second": seconds,
             "device": list(self._devices.values()),
             "health": health,
-            "finding": [_finding(finding) for finding in ledger.findings],
+            "finding": findings,
         }
-        return HistoryRecord(self._run.run_id, self._summary.print, parts, rows)
+        return HistoryRecord(escape_invalid_xml(self._run.run_id), summary.print, rows)
 
     # ---- the run ----
 
     def _run_facts(self) -> Row:
         run, ledger, facts, path = self._run, self._summary.ledger, self._recorded, self._summary.path
         hosts = dict.fromkeys([shard.host for shard in ledger.shards] or [run.host])
-        names = dict.fromkeys(device["name"] for device in self._devices.values())
+        names = sorted({device["name"] for device in self._devices.values()})
         git, versions = mapping(facts.get("git")), mapping(facts.get("versions"))
         identity = {_line(name): _line(text) for name, text in identity_facts(run).items()}
         page = path / "report.html"
+        levels, doubt = read_levels(path, run.run_id)
         return {
+            "print": self._summary.print,
             "begun": ledger.runs[0].t,
             "run_seconds": None if ledger.end is None else ledger.end.duration,
             "host": _line(self._machine or ", ".join(hosts), 200),
             "model": _line(", ".join(names) or UNKNOWN, 200),
-            "driver": self._common("driver", run.identity.get("driver")),
+            "driver": self._common("driver", facts.get("driver") or run.identity.get("driver")),
             "cuda": self._common("cuda", versions.get("cuda")),
-            "torch": self._common("torch", run.identity.get("torch")),
+            "torch": self._common("torch", versions.get("torch") or run.identity.get("torch")),
             "python": _line(run.identity.get("python") or UNKNOWN, 50),
             "harness": _line(run.identity.get("harness") or UNKNOWN, 50),
             "commit": _line(str(git.get("commit") or UNKNOWN), 80),
@@ -169,6 +190,11 @@ class _Maker:
             "path": escape_invalid_xml(str(path.resolve())),
             "page": escape_invalid_xml(str(page.resolve())) if path.is_dir() and page.exists() else "",
             "identity": json.dumps(identity, sort_keys=True),
+            "parts": [escape_invalid_xml(shard.run_id) for shard in ledger.shards],
+            "environment": None if self._summary.facts is None else json.dumps(environment_facts(facts)),
+            "levels": json.dumps(levels),
+            "notes": [_line(note) for note in ([doubt] if doubt else []) + self._summary.doubts],
+            "unread": [*map(escape_invalid_xml, self._summary.unread)],
         }
 
     def _common(self, name: str, otherwise: object) -> str:
@@ -180,17 +206,24 @@ class _Maker:
 
     def _verdict(self, verdict: Verdict) -> Row:
         """Return the row of a verdict, with the most memory of one attempt, and why the case did not run."""
-        ran = verdict.outcome.ran
+        outcome, ran = verdict.outcome, verdict.outcome.ran
+        gate = None if outcome is not Outcome.GATED or verdict.decided is None else verdict.decided.gate
+        devices = self._devices_of(verdict) if ran or verdict.finishes else []
+        memory = [finish.memory for finish in verdict.finishes if finish.memory]
+        if verdict.ran:
+            self._ran_on[verdict.case] = verdict.devices, devices
         return {
-            "case": _line(verdict.case),
-            "suite": _line(verdict.suite, 200),
-            "outcome": verdict.outcome,
-            "device": self._device_of(verdict) if ran or verdict.finishes else "",
+            "case": escape_invalid_xml(verdict.case),
+            "suite": _suite(verdict.suite),
+            "outcome": outcome,
+            "device": devices[0] if devices else "",
+            "devices": devices if len(devices) > 1 else None,
             "attempts": min(255, max(verdict.started, len(verdict.finishes))),
             "seconds": verdict.duration if ran and verdict.finishes else None,
-            "host_size": _most_memory(verdict, "host"),
-            "device_size": _most_memory(verdict, "device"),
-            "reason": "" if ran or verdict.outcome.is_red else _line(verdict.message, MOST_OF_REASON),
+            "host_size": _most_memory(memory, "host"),
+            "device_size": _most_memory(memory, "device"),
+            "reason": "" if ran or outcome.is_red else _line(verdict.message, MOST_OF_REASON),
+            "found": None if gate is None else _line(gate.found, MOST_OF_REASON),
         }
 
     def _trouble(self, verdict: Verdict) -> Row:
@@ -202,45 +235,49 @@ class _Maker:
         stack = "" if cause is None else inert.inert_text(cause.detail)
         print_ = fingerprint(verdict.outcome, message, stack, verdict.suite)
         ruling = None if verdict.decided is None else verdict.decided.ruling
-        command = verdict.reproduce or ""
+        devices = self._devices_of(verdict)
         return {
-            "case": _line(verdict.case),
+            "case": escape_invalid_xml(verdict.case),
             "outcome": verdict.outcome,
-            "device": self._device_of(verdict),
+            "device": devices[0] if devices else "",
             "key": print_.key,
             "title": print_.title,
             "message": _line(verdict.message or message),
             "stack": escape_invalid_xml(stack[-MOST_OF_STACK:]),
-            "reproduce": "" if len(command) > MOST_OF_COMMAND else escape_invalid_xml(command),
+            "reproduce": _command(verdict.reproduce),
             "rule": "" if ruling is None else _line(ruling.source, 300),
         }
 
     # ---- devices ----
 
-    def _device_of(self, verdict: Verdict) -> str:
-        """Return the key of the first device of a case; "" without one."""
+    def _devices_of(self, verdict: Verdict) -> list[str]:
+        """Return the keys of the devices of a case."""
         place = self._places.of(verdict)
         if place not in self._facts:
             self._facts[place] = self._places.facts(place)
         host = (verdict.decided.host if verdict.decided is not None else "") or place.host or self._run.host
-        keys = [self._device(uuid, host) for uuid in place.devices]
-        return keys[0] if keys else ""
+        return [self._device(uuid, host) for uuid in place.devices]
 
     def _device(self, uuid: str, host: str) -> str:
         """Return the key of a device, and store its row: the UUID, with the host if other hosts have the same UUID."""
+        if (uuid, host) in self._keys:
+            return self._keys[uuid, host]
         backend = backend_of(uuid)
         unique = backend is not None and backend.nvml
-        key = _line(uuid if unique else f"{uuid} on {host}", 300)
+        key = self._keys[uuid, host] = _line(uuid if unique else f"{uuid} on {host}", 300)
         if key not in self._devices:
             rows = {str(row.get("uuid")): row for row in environment.devices_of(self._recorded)}
+            row = rows.get(uuid, {})
             label = backend.label if backend is not None and not backend.nvml else ""
-            name = rows.get(uuid, {}).get("name") or label or self._run.identity.get("device") or UNKNOWN
+            common = self._run.identity.get("device", "")
+            name = row.get("name") or label or ("" if ", " in common else common) or UNKNOWN
             self._devices[key] = {
                 "key": key,
                 "uuid": _line(uuid, 200),
                 "host": _line(host, 200),
                 "name": _line(str(name), 200),
                 "kind": UNKNOWN if backend is None else backend.kind,
+                "parent": _line(str(row.get("mig_parent") or ""), 200),
             }
         return key
 
@@ -252,16 +289,73 @@ class _Maker:
             device = self._device(event.device, event.host or self._run.host)
             yield {"device": device, "state": event.state, "message": _line(event.message), "xid": xid}
 
+    def _seconds(self) -> Iterator[Row]:
+        """Yield the results of red cases on a second device."""
+        for event in self._summary.ledger.second_devices:
+            _, keys = self._ran_on.get(event.case, ((), []))
+            first = next((key for key in keys if self._devices[key]["uuid"] == event.first), None)
+            first = first or self._device(event.first, self._run.host)
+            yield {"device": first, "other": self._device(event.second, event.host), "red": event.outcome.is_red}
 
-def _finding(finding: Finding) -> Row:
-    message = _line(finding.message)
-    title = without_numbers(message)
-    return {"kind": single_line(finding.kind, 100), "message": message, "title": title, "cases": len(finding.cases)}
+    def _findings(self) -> Iterator[Row]:
+        """Yield the rows of findings, with the devices that they name, or that ran the cases that they concern."""
+        host = self._run.host
+        involved = dict.fromkeys([*self._run.devices, *(uuid for uuids, _ in self._ran_on.values() for uuid in uuids)])
+        for finding in self._summary.ledger.findings:
+            message = _line(finding.message)
+            keys = [self._device(uuid, finding.host or host) for uuid in involved if _names(finding.message, uuid)]
+            keys += [key for case in finding.cases if case in self._ran_on for key in self._ran_on[case][1]]
+            yield {
+                "kind": single_line(finding.kind, 100),
+                "message": message,
+                "title": without_numbers(message),
+                "cases": len(finding.cases),
+                "named": [_line(case) for case in finding.cases[:MOST_CASES]],
+                "reproduce": _command(finding.reproduce),
+                "devices": list(dict.fromkeys(keys)),
+            }
 
 
-def _most_memory(verdict: Verdict, place: str) -> int | None:
+def _names(message: str, uuid: str) -> bool:
+    """Return whether a text names a device. ``cpu`` may also occur as an ordinary word."""
+    return uuid != "cpu" and re.search(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", message) is not None
+
+
+def read_levels(run_dir: Path, run_id: str) -> tuple[list[Row], str]:
+    """Return the levels that `harness conformance --keep` recorded, and a doubt, or "". Both are empty without a file.
+
+    The statement is not verified; `harness verify` does that.
+    """
+    path = run_dir / conformance.FILE_NAME
+    if not is_plain(path):
+        return [], ""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return [], f"{conformance.FILE_NAME} is too large"
+        statement = json.loads(path.read_bytes())["statement"]
+        if statement["run"] != run_id:
+            return [], f"{conformance.FILE_NAME} is about another run: {_line(str(statement['run']), 100)}"
+        return [_level(level) for level in statement["levels"][:MOST_LEVELS]], ""
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return [], f"{conformance.FILE_NAME} is no statement of harness conformance"
+
+
+def _level(row: Any) -> Row:
+    """Return a level from its row. Raise ValueError, TypeError or KeyError for an invalid row."""
+    if row["state"] not in _STATES:
+        raise ValueError(row["state"])
+    texts = {"level": _line(str(row["level"]), 100), "hash": _line(str(row["list"]), 100)}
+    return {**texts, "state": row["state"], "passed": int(row["passed"]), "cases": int(row["cases"])}
+
+
+def _command(command: str | None) -> str:
+    """Return a command; nothing in place of a long one, since a part of it would not work."""
+    return "" if not command or len(command) > MOST_OF_COMMAND else escape_invalid_xml(command)
+
+
+def _most_memory(of_attempts: Sequence[Mapping[str, int]], place: str) -> int | None:
     """Return the code of the peak memory of the attempts; None if no attempt has a figure."""
-    most = max((finish.memory.get(place, 0) for finish in verdict.finishes), default=0)
+    most = max((memory.get(place, 0) for memory in of_attempts), default=0) if of_attempts else 0
     return size_code(most) if most > 0 else None
 
 
@@ -273,8 +367,9 @@ def size_code(size: int) -> int:
     return min(math.ceil(8 * math.log2(size)), MOST_CODE)
 
 
-def _is_trouble(verdict: Verdict) -> bool:
-    return verdict.outcome.is_red or verdict.outcome in (Outcome.FLAKY, Outcome.WAIVED)
+@functools.lru_cache(1000)
+def _suite(name: str) -> str:
+    return _line(name, 200)
 
 
 def _line(text: str, limit: int = MOST_OF_MESSAGE) -> str:

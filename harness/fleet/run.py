@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import zipfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ from typing import Any
 import msgspec
 
 from harness.core.errors import HarnessError
+from harness.core.outcome import EXIT_NOTHING_RAN, EXIT_OK
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line
 from harness.journal import environment, journal, reader
-from harness.journal.environment import EnvironmentFileError
+from harness.journal.environment import EnvironmentFileError, mapping
 from harness.journal.events import Collected, Device, Event, Finish, RunStarted, Waiver
 from harness.journal.ledger import Ledger
 from harness.journal.reader import Damaged, Unknown
@@ -31,8 +31,8 @@ from harness.journal.reader import Damaged, Unknown
 LEVELS = 4
 #: Characters of the end of a stack that are kept. The innermost frame is at the end.
 MOST_OF_STACK = 20_000
-#: Different unknown kinds of lines that are counted.
-_MOST_KINDS = 20
+#: Maximum unreadable lines that a text names.
+_MOST_DAMAGED = 3
 #: The facts that determine the speed of a device: clocks in MHz, power limit in watts.
 _SPEED = ("graphics_clock", "memory_clock", "power_limit")
 
@@ -158,7 +158,7 @@ class RunSummary:
     `facts`: those of environment.json; None without a readable file, and `doubt` is the reason. `print`: the hash of
     the journal, which is equal for copies of a run. `health`: the lines about devices that were sick or drained.
     `waivers`: the number of waivers. `deselected`: cases that the options left out. `selected`: cases of all shards.
-    `unread`: the beginnings of ids that were not collected. `unknown`: kinds of lines that this version does not know.
+    `unread`: the beginnings of ids that were not collected.
     """
 
     path: Path
@@ -171,7 +171,6 @@ class RunSummary:
     deselected: tuple[str, ...] = ()
     selected: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    unknown: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def run(self) -> RunStarted:
@@ -185,6 +184,30 @@ class RunSummary:
         """The path as text."""
         return escape_invalid_xml(str(self.path))
 
+    @property
+    def doubts(self) -> list[str]:
+        """Why the run may not be what it seems, in sentences."""
+        ledger, problems, imported = self.ledger, self.ledger.read_problems, self.run.imported
+        doubts = [] if self.doubt is None else [str(self.doubt)]
+        if imported is not None:
+            doubts.append(f"its cases were run {imported.text}")
+        if ledger.end is None:
+            doubts.append("it did not finish")
+        if problems.damaged_lines:
+            named = problems.damaged[:_MOST_DAMAGED]
+            first = "; ".join(f"line {line.number}: {single_line(line.reason, 100)}" for line in named)
+            doubts.append(f"lines of its journal that cannot be read: {problems.damaged_lines} ({first})")
+        doubts += problems.remarks
+        if self.facts is None:
+            doubts.append(f"it has no readable {environment.FILE_NAME}, so its machine and software may be unknown")
+        status = ledger.run_exit_status()
+        red = ledger.end is not None and status not in (EXIT_OK, EXIT_NOTHING_RAN)
+        if red and not ledger.red_cases and not ledger.findings:
+            doubts.append(
+                f"it ended with exit status {status}, and no case or finding explains it: read the output of pytest"
+            )
+        return doubts
+
 
 class _Fold:
     """Collects what a `RunSummary` has beside the ledger, from lines on their way to the ledger."""
@@ -196,7 +219,6 @@ class _Fold:
         self.deselected: dict[str, None] = {}
         self.selected: dict[str, None] = {}
         self.unread: dict[str, None] = {}
-        self.unknown: Counter[str] = Counter()
 
     def passing(self, lines: Iterable[Event | Damaged | Unknown]) -> Iterator[Event | Damaged | Unknown]:
         """Yield the lines, without the outputs of cases."""
@@ -213,10 +235,6 @@ class _Fold:
                     self.health += [line] if line.state != "healthy" else []
                 case Waiver():
                     self.waivers += 1
-                case Unknown():
-                    kind = single_line(line.kind, 40)
-                    if kind in self.unknown or len(self.unknown) < _MOST_KINDS:
-                        self.unknown[kind] += 1
             yield line
 
     def _short(self, finish: Finish) -> Finish:
@@ -254,7 +272,6 @@ def summarise(
         deselected=tuple(fold.deselected),
         selected=tuple(fold.selected),
         unread=tuple(fold.unread),
-        unknown=fold.unknown,
     )
 
 
@@ -328,8 +345,3 @@ def environment_facts(recorded: Mapping[str, Any]) -> dict[str, str]:
     facts |= {f"${name}": value for name, value in mapping(recorded.get("environment")).items()}
     known = {str(name): str(value) for name, value in facts.items() if value is not None}
     return {escape_invalid_xml(name): escape_invalid_xml(value) for name, value in known.items()}
-
-
-def mapping(value: object) -> Mapping[Any, Any]:
-    """Return a JSON object; an empty one in place of another value."""
-    return value if isinstance(value, dict) else {}

@@ -16,11 +16,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import duckdb
+import msgspec
+from duckdb import DuckDBPyConnection
 
 from harness.core.atomic import create_exclusively
 from harness.core.cache import cache_root
@@ -37,25 +41,24 @@ from harness.core.outcome import Outcome
 from harness.core.text import format_count
 from harness.fleet.record import HistoryRecord
 
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
 #: The version of the tables: incremented with every change of them.
-SCHEMA = 1
-VIEWS = ("runs", "results", "failures", "groups", "devices", "health", "findings", "cases")
+SCHEMA = 2
 #: The kinds of rows of a run.
-KINDS = ("run", "verdict", "trouble", "device", "health", "finding")
+KINDS = ("run", "verdict", "absent", "trouble", "second", "device", "health", "finding")
 #: The tables with rows of runs.
-_OF_RUNS = ("verdict", "trouble", "run_device", "health_event", "run_finding", "run")
+_OF_RUNS = ("verdict", "absent", "trouble", "second_device", "run_device", "health_event", "run_finding", "run")
 #: Removes names that no row uses, after runs were removed.
 _FORGET = """
-    DELETE FROM case_name WHERE "case" NOT IN (SELECT "case" FROM verdict);
+    DELETE FROM case_name WHERE "case" NOT IN (FROM (SELECT "case" FROM verdict) UNION (SELECT "case" FROM absent));
     DELETE FROM device_name WHERE device NOT IN (SELECT device FROM run_device);
     DELETE FROM failure_group WHERE grp NOT IN (SELECT grp FROM trouble);
     DELETE FROM reason WHERE reason NOT IN (SELECT reason FROM verdict WHERE reason IS NOT NULL);
 """
 #: The settings of a database that is only read: a user's SQL can reach no file, no network and no setting.
-CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
+CLOSED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+}
 SUFFIX = ".parquet"
 #: The most files that are entered in one transaction, to limit the memory.
 BATCH = 100
@@ -84,9 +87,13 @@ class Added(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A history. `path`: its folder, or the DuckDB file of an earlier release, which is read, and see `adopt`."""
+    """A history. `path`: its folder, or the DuckDB file of an earlier release, which is read, and see `adopt`.
+
+    `kept`: whether readers keep a copy of all runs.
+    """
 
     path: Path
+    kept: bool = True
 
     # ---- writing ----
 
@@ -94,26 +101,25 @@ class Store:
         """Write the file of a run, or return why it is not written. Raise HistoryError."""
         self.adopt()
         target = self.path / run_file_name(record.run_id)
-        with contextlib.closing(duckdb().connect()) as database:
+        with contextlib.closing(duckdb.connect()) as database:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 there = target.exists()
-                if there and _heads(database, [target], "print") == [(record.print,)]:
+                if there and heads(database, [target], "print") == [(record.print,)]:
                     return Added.SAME
                 if record.rows["run"][0]["shard"] and self._is_part(database, record.run_id):
                     return Added.PART
-                stage(database, record)
                 with errors(target, "write"):
-                    write_staged(database, target)
+                    write_run(database, record, target)
             except OSError as error:
                 raise HistoryError(
-                    f"cannot write {str(target)!r}: {error.strerror}; give a writable folder to --db"
+                    f"cannot write the history {str(target)!r}: {error.strerror}; give a writable folder to --db"
                 ) from None
         return Added.AGAIN if there else Added.NEW
 
     def _is_part(self, database: DuckDBPyConnection, run_id: str) -> bool:
         files = self.files()
-        return bool(files) and any(run_id in parts for (parts,) in _heads(database, files, "parts"))
+        return bool(files) and any(run_id in parts for (parts,) in heads(database, files, "parts"))
 
     def prune(self, keep: timedelta, now: datetime) -> int:
         """Remove the files of runs that began before `now` minus `keep`. Return their number."""
@@ -122,8 +128,8 @@ class Store:
         if not files:
             raise HistoryError(missing_text(self.path))
         before = (now - keep).astimezone(UTC).timestamp()
-        with contextlib.closing(duckdb().connect()) as database:
-            old = [Path(name) for name, begun in _heads(database, files, "filename, begun") if begun < before]
+        with contextlib.closing(duckdb.connect()) as database:
+            old = [Path(name) for name, begun in heads(database, files, "filename, begun") if begun < before]
         for file in old:
             file.unlink(missing_ok=True)
         return len(old)
@@ -144,13 +150,11 @@ class Store:
             log(f"{len(runs)} runs of {str(self.path)!r} become a folder, which takes about {len(runs) // 15} s")
         try:
             folder.mkdir()
-            with errors(self.path, "write"), contextlib.closing(duckdb().connect()) as database:
+            with errors(self.path, "write"), contextlib.closing(duckdb.connect()) as database:
                 database.execute(f"ATTACH {quoted(self.path)} AS old (READ_ONLY)")
                 for run, run_id in runs:
-                    database.execute(sql("stages"))
-                    for statement in named_sql("export").values():
-                        database.execute(statement, {"run": run})
-                    write_staged(database, folder / run_file_name(run_id))
+                    database.execute(f"CREATE OR REPLACE TEMP TABLE exported AS {sql('export')}", {"run": run})
+                    write_rows(database, f"SELECT {SCHEMA} AS schema, * FROM exported", folder / run_file_name(run_id))
             self.path.rename(former)
             folder.rename(self.path)
         except OSError as error:
@@ -183,17 +187,17 @@ class Store:
     def _file(self) -> Generator[DuckDBPyConnection]:
         """Yield the database of an earlier release."""
         with errors(self.path, "open"):
-            database = duckdb().connect(str(self.path), read_only=True, config=CLOSED)
+            database = duckdb.connect(str(self.path), read_only=True, config=CLOSED)
         with errors(self.path, "read"), contextlib.closing(database):
             check_schema(database, self.path)
             yield database
 
     @property
     def copy(self) -> Path | None:
-        """The copy of the runs in the user's cache; None if it has no usable folder."""
+        """The copy of the runs in the user's cache; None if readers keep none, or it has no usable folder."""
         name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:16]
         root = cache_root(os.environ)
-        if root is None:
+        if root is None or not self.kept:
             return None
         folder = root / "history"
         with contextlib.suppress(OSError):
@@ -222,7 +226,7 @@ class Store:
     def _renewed(self, copy: Path | None, there: Mapping[str, _Stat]) -> DuckDBPyConnection:
         """Return a database with the runs of these files, which is the new copy if the cache can hold one."""
         if copy is None:
-            memory: DuckDBPyConnection = duckdb().connect()
+            memory = duckdb.connect()
             self._fill(memory, there)
             memory.execute("SET enable_external_access = false")
             memory.execute("SET lock_configuration = true")
@@ -233,9 +237,9 @@ class Store:
                 former.close()
                 shutil.copyfile(copy, temporary)
             with errors(copy, "write"):
-                with contextlib.closing(duckdb().connect(str(temporary))) as writable:
+                with contextlib.closing(duckdb.connect(str(temporary))) as writable:
                     self._fill(writable, there)
-                database: DuckDBPyConnection = duckdb().connect(str(temporary), read_only=True, config=CLOSED)
+                database = duckdb.connect(str(temporary), read_only=True, config=CLOSED)
             temporary.replace(copy)
         except OSError as error:
             raise HistoryError(f"cannot write {str(temporary)!r}: {error.strerror}; free space in the cache") from None
@@ -259,9 +263,9 @@ class Store:
     def _enter(self, database: DuckDBPyConnection, files: Mapping[str, _Stat]) -> None:
         """Enter the runs of these files in one transaction."""
         paths = [self.path / name for name in files]
-        heads = {Path(file).name: (run, version) for file, run, version in _heads(database, paths, _HEAD)}
-        refuse_newer(max((int(version) for _, version in heads.values()), default=0), self.path)
-        if others := files.keys() - heads.keys():
+        read = {Path(file).name: (run, version) for file, run, version in heads(database, paths, _HEAD)}
+        refuse_newer(max((int(version) for _, version in read.values()), default=0), self.path)
+        if others := files.keys() - read.keys():
             raise HistoryError(f"{str(self.path / min(others))!r} is no run of a history: move it out of the folder")
         try:
             _stage_files(database, _source(paths))
@@ -271,10 +275,10 @@ class Store:
                 database.execute(sql("ingest"))
                 database.executemany(
                     "INSERT INTO copied_file VALUES (?, ?, ?, ?)",
-                    [(name, *stat, heads[name][0]) for name, stat in files.items()],
+                    [(name, *stat, read[name][0]) for name, stat in files.items()],
                 )
             unstage(database)
-        except duckdb().Error as problem:
+        except duckdb.Error as problem:
             raise _foreign(paths, problem) from None
 
 
@@ -286,11 +290,11 @@ def _source(files: list[Path]) -> str:
     return f"read_parquet([{', '.join(map(quoted, files))}], union_by_name = true, filename = true)"
 
 
-def _heads(database: DuckDBPyConnection, files: list[Path], columns: str) -> list[tuple[Any, ...]]:
+def heads(database: DuckDBPyConnection, files: list[Path], columns: str) -> list[tuple[Any, ...]]:
     """Return columns of the runs in these files. Raise HistoryError if one of them is another kind of file."""
     try:
         return [*database.execute(f"SELECT {columns} FROM {_source(files)} WHERE part = 'run'").fetchall()]
-    except duckdb().Error as error:
+    except duckdb.Error as error:
         raise _foreign(files, error) from None
 
 
@@ -305,8 +309,8 @@ def _current(copy: Path, there: Mapping[str, _Stat] | None = None) -> DuckDBPyCo
     """Return the database of a copy that has exactly these files, or any; None if there is no such copy."""
     if not copy.exists():
         return None
-    with contextlib.suppress(HistoryError, duckdb().Error):
-        database: DuckDBPyConnection = duckdb().connect(str(copy), read_only=True, config=CLOSED)
+    with contextlib.suppress(HistoryError, duckdb.Error):
+        database = duckdb.connect(str(copy), read_only=True, config=CLOSED)
         try:
             check_schema(database, copy)
             if there is None or _entered_files(database) == there:
@@ -345,15 +349,26 @@ def _remove_unused(copy: Path) -> None:
                     other.unlink()
 
 
-def write_staged(database: DuckDBPyConnection, target: Path) -> None:
-    """Write the staged run under another name, and rename the file."""
-    parts = " UNION ALL BY NAME ".join(
-        f"SELECT '{kind}' AS part, {SCHEMA} AS schema, * FROM stage_{kind}" for kind in KINDS
-    )
+def write_run(database: DuckDBPyConnection, record: HistoryRecord, target: Path) -> None:
+    """Write the file of a run. Raise OSError, duckdb.Error."""
+    columns = {"part": "VARCHAR", "schema": "INTEGER"}
+    columns |= {name: type_ for stage in stages().values() for name, type_ in stage.items()}
+    with tempfile.NamedTemporaryFile(suffix=".json") as lines:
+        for kind in KINDS:
+            for place, row in enumerate(record.rows[kind]):
+                head = {"part": kind, "schema": SCHEMA, "run_id": record.run_id, "place": place}
+                lines.write(msgspec.json.encode({**head, **row}) + b"\n")
+        lines.flush()
+        source = f"read_json({quoted(Path(lines.name))}, format = 'newline_delimited', columns = {columns})"
+        write_rows(database, f"FROM {source}", target)
+
+
+def write_rows(database: DuckDBPyConnection, query: str, target: Path) -> None:
+    """Write rows under another name, and rename the file."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         create_exclusively(temporary).close()  # not through a link that was put there
-        database.execute(f"COPY ({parts}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
+        database.execute(f"COPY ({query}) TO {quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -376,35 +391,50 @@ def sql(name: str) -> str:
     return resources.files("harness.fleet").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
-@functools.cache
-def named_sql(name: str) -> Mapping[str, str]:
-    """Return the statements in a file of the folder `sql` by name. Each follows a line ``-- name: NAME``."""
-    parts = re.split(r"^-- name: (\w+)\n", sql(name), flags=re.MULTILINE)
-    return {part: text.strip().removesuffix(";") for part, text in zip(parts[1::2], parts[2::2], strict=True)}
+class Questions:
+    """Named queries of an open database, from a file of the folder `sql`. Each follows a line ``-- name: NAME``.
 
+    Values are given by name.
+    """
 
-def stage(database: DuckDBPyConnection, record: HistoryRecord) -> None:
-    """Make the staging tables of a run."""
-    database.execute(sql("stages"))
-    for kind in KINDS:
-        rows = [{"run_id": record.run_id, "place": place, **row} for place, row in enumerate(record.rows[kind])]
-        insert = f"INSERT INTO stage_{kind} BY NAME SELECT unnest(from_json($rows, $types), max_depth := 2)"
-        database.execute(insert, {"rows": json.dumps(rows), "types": json.dumps([columns_of(database, kind)])})
+    def __init__(self, database: DuckDBPyConnection, name: str) -> None:
+        self.database = database
+        database.execute(sql("words"))
+        parts = re.split(r"^-- name: (\w+)\n", sql(name), flags=re.MULTILINE)
+        texts = zip(parts[1::2], parts[2::2], strict=True)
+        self.texts = {part: text.strip().removesuffix(";") for part, text in texts}
+
+    def ask(self, question: str, **values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of an answer."""
+        return self.rows(self.texts[question], **values)
+
+    def rows(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        return [*self.database.execute(query, values or None).fetchall()]
+
+    def table(self, question: str, **values: object) -> list[dict[str, Any]]:
+        """Return rows whose values have the names of their columns."""
+        cursor = self.database.execute(self.texts[question], values or None)
+        names = [name for name, *_ in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def _stage_files(database: DuckDBPyConnection, source: str) -> None:
-    """Make the staging tables of the runs in Parquet files. `source`: the SQL for their rows."""
+    """Make the staging tables of the runs in Parquet files, which may lack columns. `source`: SQL for their rows."""
     database.execute(sql("stages"))
     for kind in KINDS:
-        columns = ", ".join(f'"{column}"' for column in columns_of(database, kind))
-        insert = f"INSERT INTO stage_{kind} BY NAME SELECT {columns} FROM {source} WHERE part = '{kind}'"
-        database.execute(insert)
+        columns = ", ".join(f'"{column}"' for column in stages()[kind])
+        every = f"(FROM stage_{kind} UNION ALL BY NAME FROM {source})"
+        database.execute(f"INSERT INTO stage_{kind} BY NAME SELECT {columns} FROM {every} WHERE part = '{kind}'")
 
 
-def columns_of(database: DuckDBPyConnection, kind: str) -> dict[str, str]:
-    """Return the columns of a staging table with their types."""
-    query = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ?"
-    return dict(database.execute(query, [f"stage_{kind}"]).fetchall())
+@functools.cache
+def stages() -> Mapping[str, Mapping[str, str]]:
+    """Return the columns of the staging tables with their types, by kind of row."""
+    with contextlib.closing(duckdb.connect()) as database:
+        database.execute(sql("stages"))
+        query = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ?"
+        return {kind: dict(database.execute(query, [f"stage_{kind}"]).fetchall()) for kind in KINDS}
 
 
 def unstage(database: DuckDBPyConnection) -> None:
@@ -425,7 +455,7 @@ def schema_of(database: DuckDBPyConnection, path: Path) -> int:
 
     Raise HistoryError if the database is not a history.
     """
-    with contextlib.suppress(duckdb().Error):
+    with contextlib.suppress(duckdb.Error):
         rows = dict(database.execute("SELECT name, value FROM meta WHERE name IN ('schema', 'what')").fetchall())
         if len(rows) == 2 and rows["schema"].isdecimal():  # the common case; the list of tables takes longer
             return int(rows["schema"])
@@ -465,23 +495,12 @@ def transaction(database: DuckDBPyConnection) -> Iterator[None]:
         yield
         database.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(duckdb().Error):
+        with contextlib.suppress(duckdb.Error):
             database.execute("ROLLBACK")
         raise
 
 
 # ---- DuckDB ----
-
-
-def duckdb() -> Any:
-    """Return the module `duckdb`. Raise HistoryError if it is not installed."""
-    try:
-        import duckdb as module
-    except ImportError:
-        raise HistoryError(
-            "a history needs the package duckdb: pip install 'gpu-conformance-harness[history]'"
-        ) from None
-    return module
 
 
 def missing_text(path: Path) -> str:
@@ -494,7 +513,7 @@ def errors(path: Path, doing: Literal["open", "read", "write"]) -> Iterator[None
     """Turn an error of DuckDB in the block into a HistoryError: the history at `path` cannot be used."""
     try:
         yield
-    except duckdb().Error as error:
+    except duckdb.Error as error:
         text = str(error)
         first = text.splitlines()[0] if text else ""
         said = f"cannot {doing} the history {str(path)!r}: {first}"

@@ -1,6 +1,6 @@
-"""Texts of reports for a terminal or a forge, from the templates ``templates/*.txt``. Every text of a run is inert.
+"""Texts and pages from the folder `templates`. Every text of a run is inert in them.
 
-A line of a template is a line of the text: values are written on one line, in which nothing has an effect.
+A line of a template ``*.txt`` is a line of the text: values are written on one line, in which nothing has an effect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.core.text import format_count, inert_line, list_first, single_line
-from harness.reporting.page import inert
+from harness.reporting.page import document, inert
+from harness.reporting.page.cases import name_of
+
+PACKAGE = "harness.fleet"
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]()#+-.!|<>~&@"})
 
 
 def render_text(template: str, **values: Any) -> str:
@@ -20,10 +24,27 @@ def render_text(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def render_page(template: str, **values: Any) -> bytes:
+    """Return the page of a template in UTF-8."""
+    return _pages().get_template(template).render(**values).encode("utf-8", "backslashreplace")
+
+
+def escape_markdown(text: str) -> str:
+    """Return the text on one line, in which nothing has a meaning in Markdown."""
+    return inert_line(" ".join(text.split())).translate(_MARKDOWN)
+
+
+@functools.cache
+def _pages() -> Environment:
+    environment = document.jinja_environment(PACKAGE)
+    environment.filters.update({"counted": format_count, "line": inert.inert_line, "name": name_of})
+    return environment
+
+
 @functools.cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("harness.fleet"),
+        loader=PackageLoader(PACKAGE),
         autoescape=True,  # so that the text of a macro is marked as finished
         undefined=StrictUndefined,
         finalize=_finalize,

@@ -7,7 +7,6 @@ order of their runs, and a run is a row of `answers.runs`.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 from harness.checks.trend import theil_sen_slope
 from harness.core.outcome import Outcome
+from harness.core.text import natural_key
 from harness.fleet.classing import CauseClass, ResultPlace, Sure, Tally, classify
 from harness.fleet.statistics import wilson
 from harness.journal.identity import FREE, FactDifference, differences
@@ -44,7 +44,6 @@ FACTORS = ("driver", "cuda", "torch", "commit", "suites", "harness", "python", "
 #: Facts of the identity that are factors already, or differ in each run.
 _KNOWN = frozenset({"suite files", "torch", "driver", "device", "python", "harness", "--seed"})
 _FREE = frozenset(f"--{name.replace('_', '-')}" for name in FREE)
-_NUMBERS = re.compile(r"\d+")
 #: Maximum differences that a text names.
 MOST_CHANGES = 4
 
@@ -286,14 +285,9 @@ def suspects(onsets: Sequence[Onset], runs: Mapping[int, Run], presence: Sequenc
 
 def _nearest(good: set[str], bad: set[str]) -> tuple[str, str]:
     """Return the nearest pair of versions: the last good one below the first bad one."""
-    first_bad = min(bad, key=version_key)
-    below = [value for value in good if version_key(value) < version_key(first_bad)]
-    return (max(below, key=version_key) if below else min(good, key=version_key)), first_bad
-
-
-def version_key(text: str) -> tuple[tuple[int, ...], str]:
-    """Return the key that orders versions: their numbers, then the text."""
-    return tuple(int(number[:18]) for number in _NUMBERS.findall(text)), text
+    first_bad = min(bad, key=natural_key)
+    below = [value for value in good if natural_key(value) < natural_key(first_bad)]
+    return (max(below, key=natural_key) if below else min(good, key=natural_key)), first_bad
 
 
 def deciding_commands(listed: Sequence[Suspect], case: str, reproduce: str) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from harness.core.text import format_count
 from harness.fleet.classing import CONDITIONS, TIMES, Cause, CauseClass, Classing, Factor, Sure, Tally
@@ -29,29 +28,19 @@ _NOUNS = {factor: factor.value for factor in Factor} | {
 }
 
 
-class NamedCause(Protocol):
-    """A cause of a class, or of the JSON."""
-
-    @property
-    def factor(self) -> Factor: ...
-
-    @property
-    def value(self) -> str: ...
-
-
-def cause_text(cause: NamedCause) -> str:
+def cause_text(cause: Cause) -> str:
     """Return for example ``driver 580.95``, ``since results/3 (2026-11-26 10:00 UTC)``, ``without --inject``."""
     return cause.value if cause.value.startswith("without ") else f"{_NOUNS[cause.factor]} {cause.value}"
 
 
-def explanation_text(causes: Sequence[NamedCause], *, together: bool = True) -> str:
+def explanation_text(causes: Sequence[Cause], *, together: bool = True) -> str:
     """Return for example ``driver 580.95 together with torch 2.13.0``."""
     if together:
         return " together with ".join(map(cause_text, causes))
     return " or ".join(map(cause_text, causes))
 
 
-def title_text(kind: CauseClass, causes: Sequence[NamedCause], *, together: bool) -> str:
+def title_text(kind: CauseClass, causes: Sequence[Cause], *, together: bool) -> str:
     """Return the subject of a group of failures: ``driver 580.95``, ``wherever it ran``."""
     return explanation_text(causes, together=together) if causes else _HEADINGS[kind]
 
@@ -88,7 +77,7 @@ def _bad(tally: Tally) -> str:
     return " and ".join(parts).capitalize()
 
 
-def apart_text(also: Sequence[Sequence[NamedCause]], *, maybe_flake: bool) -> str:
+def apart_text(also: Sequence[Sequence[Cause]], *, maybe_flake: bool) -> str:
     """Return the explanations that fit equally well: ``host n3; driver 580.95; a flake``. Empty without any."""
     return "; ".join([explanation_text(explanation) for explanation in also] + (["a flake"] if maybe_flake else []))
 

@@ -134,6 +134,11 @@ def devices_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
 
 
+def mapping(value: object) -> Mapping[Any, Any]:
+    """Return a JSON object; an empty one in place of another value."""
+    return value if isinstance(value, dict) else {}
+
+
 def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the recorded variables by name. If a name looks like a secret, the value is not recorded.
 
@@ -268,8 +273,7 @@ class Places:
         recorded = self._environment(place)
         run = self._runs[-1] if self._runs else None
         identity = run.identity if run is not None else {}
-        versions = recorded.get("versions")
-        versions = versions if isinstance(versions, dict) else {}
+        versions = mapping(recorded.get("versions"))
         facts = {
             "device": self.device(place),
             "uuid": " ".join(uuid for uuid in place.devices if uuid != "cpu"),
@@ -289,8 +293,7 @@ class Places:
         recorded = self._recorded
         shards = recorded.get("shards")
         if isinstance(shards, dict):
-            of_shard = shards.get(place.shard)
-            return of_shard if isinstance(of_shard, dict) else {}
+            return mapping(shards.get(place.shard))
         # The file describes the last part of a run.
         return recorded if not place.host or recorded.get("host") in (None, place.host) else {}
 

@@ -23,6 +23,7 @@ from harness.core.text import format_count, list_first
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import MustPass
 from harness.gating.requirements import TYPES
+from harness.journal.environment import mapping
 from harness.journal.ledger import Ledger
 from harness.journal.verdicts import Verdict
 
@@ -174,8 +175,7 @@ def kept_problem(data: bytes, ledger: Ledger, software: Mapping[str, str]) -> st
     made = make_statement(ledger, software, levels)
     if data == kept_bytes(made, levels):
         return ""
-    given = kept.get("statement")
-    given = given if isinstance(given, dict) else {}
+    given = mapping(kept.get("statement"))
     differ = [name for name, value in made.as_json().items() if given.get(name) != value]
     return (
         f"{FILE_NAME} does not follow from the journal: {', '.join(differ) or 'its form'} differs; "
@@ -190,8 +190,7 @@ def _listed(name: str, ids: Sequence[object]) -> MustPass:
 
 def software_of(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the software that a statement names, from the facts of environment.json."""
-    versions = facts.get("versions")
-    versions = versions if isinstance(versions, Mapping) else {}
+    versions = mapping(facts.get("versions"))
     return {name: str(versions[name]) for name in ("torch", "python", "cuda") if versions.get(name)}
 
 

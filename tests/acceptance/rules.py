@@ -46,7 +46,7 @@ def command(
     `env` is the whole environment; by default this process's, with all GPUs hidden.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", *arguments],
+        [sys.executable, "-m", "harness", *arguments],
         cwd=project.folder,
         env={**({**os.environ, "CUDA_VISIBLE_DEVICES": ""} if env is None else env), "COLUMNS": "200"},
         stdout=subprocess.PIPE,

@@ -48,7 +48,7 @@ def _run(folder: Path) -> tuple[Project, Result]:
 def _bisect(project: Project, run: Result, case: str) -> tuple[int, str]:
     """Return the exit status and the output."""
     output = project.folder / "bisect.out"
-    command = ["-m", "harness.cli", "bisect", str(run.run_dir), f"{FILE}::{case}"]
+    command = ["-m", "harness", "bisect", str(run.run_dir), f"{FILE}::{case}"]
     with output.open("wb") as file:
         status = client.start(command, project.folder, dict(os.environ), file).wait(300)
     return status, output.read_text(encoding="utf-8")

@@ -90,7 +90,7 @@ def report_again(result: Result) -> None:
     last = result.lines[-1]
     status = last["exit_status"] if last["event"] == "end" else 1
     (result.run_dir / FILE_NAME).unlink(missing_ok=True)
-    command = [sys.executable, "-m", "harness.cli", "report", str(result.run_dir)]
+    command = [sys.executable, "-m", "harness", "report", str(result.run_dir)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == status, done.stderr
     assert WAITS in done.stdout

@@ -87,7 +87,7 @@ def test_the_most_memory_of_a_case_is_in_the_journal(make_project: MakeProject, 
 
 
 def report(run_dir: object, form: str) -> str:
-    command = [sys.executable, "-m", "harness.cli", "report", form, str(run_dir)]
+    command = [sys.executable, "-m", "harness", "report", form, str(run_dir)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -36,7 +36,7 @@ def levels(result: Result) -> list[dict[str, Any]]:
 
 def report(result: Result, *options: str, encoding: str = "utf-8") -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", "report", str(result.run_dir), *options],
+        [sys.executable, "-m", "harness", "report", str(result.run_dir), *options],
         env={**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80", "NO_COLOR": "1"},
         capture_output=True,
         encoding=encoding,

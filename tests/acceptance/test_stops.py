@@ -97,7 +97,7 @@ def check_stopped(result: Result, by: signal.Signals, waits: str = "not_run") ->
     compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
     assert not [name for name in os.listdir(result.run_dir.parent / "tmp") if name.startswith("harness-")]
     (result.run_dir / FILE_NAME).unlink()
-    command = [sys.executable, "-m", "harness.cli", "report", str(result.run_dir)]
+    command = [sys.executable, "-m", "harness", "report", str(result.run_dir)]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 2
     compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
     return verdicts

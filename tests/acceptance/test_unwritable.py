@@ -45,7 +45,7 @@ def check_failed(result: Result, what: str) -> None:
 
 
 def report(run_dir: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness.cli", "report", str(run_dir)]
+    command = [sys.executable, "-m", "harness", "report", str(run_dir)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -160,7 +160,7 @@ def test_the_schemas_of_github_and_gitlab_take_the_files(schema: str, path: Path
 
 def test_the_schema_of_gitlab_takes_the_pipeline_of_a_plan_and_refuses_a_mistake(tmp_path: Path) -> None:
     made = tmp_path / "pipeline.yml"
-    status, text = run(sys.executable, "-m", "harness.cli", "matrix", "plan", "--format", "gitlab")
+    status, text = run(sys.executable, "-m", "harness", "matrix", "plan", "--format", "gitlab")
     assert status == 0
     made.write_text(text)
     assert check_schema("gitlab-ci", made)[0] == 0

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("duckdb")
-
 from harness.core.outcome import Outcome
 from tests.ci.checkout import ROOT
 from tests.fleet.history import nights

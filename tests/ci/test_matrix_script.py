@@ -185,7 +185,7 @@ def test_plans_need_no_torch(script: Script) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert not any("torch==" in call for call in script.calls("pip"))
-    (asked,) = script.calls("python -m harness.cli")
+    (asked,) = script.calls("python -m harness")
     assert asked.endswith(
         " matrix plan --when weekly --when nightly --machine cpu --machine soft --format github -- mine.yaml"
     )
@@ -219,7 +219,7 @@ def night(script: Script) -> Script:
 
 
 def history_calls(script: Script) -> list[str]:
-    calls = [call.partition("-m harness.cli ")[2] for call in script.calls("python3 -m harness.cli")]
+    calls = [call.partition("-m harness ")[2] for call in script.calls("python3 -m harness")]
     return [call for call in calls if call.startswith(("history", "notify"))]
 
 

@@ -16,7 +16,7 @@ def harness(
     *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``harness`` with these arguments, without colours and with wide tables."""
-    return command("harness.cli", *arguments, cwd=cwd, environ=environ)
+    return command("harness", *arguments, cwd=cwd, environ=environ)
 
 
 def command(

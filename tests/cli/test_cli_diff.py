@@ -22,7 +22,7 @@ def run_dir(folder: Path, outcome: Outcome) -> Path:
 
 
 def diff(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return client.run(["-m", "harness.cli", "diff", *arguments])
+    return client.run(["-m", "harness", "diff", *arguments])
 
 
 @pytest.fixture

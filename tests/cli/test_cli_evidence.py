@@ -17,7 +17,7 @@ pytestmark = pytest.mark.acceptance
 
 
 def harness(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return client.run(["-m", "harness.cli", *arguments])
+    return client.run(["-m", "harness", *arguments])
 
 
 @pytest.fixture

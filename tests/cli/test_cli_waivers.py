@@ -123,7 +123,7 @@ def test_lint_of_named_files_alone_where_there_is_nothing_else(tmp_path: Path) -
 def test_lint_against_a_catalogue_and_hardware_of_choice(project: Path) -> None:
     waivers(project, entry("*::test_difference", when="{compute_capability: '10.0'}"), entry("*::test_product"))
     listed = subprocess.run(
-        [sys.executable, "-m", "harness.cli", "catalog", "--format", "json"],
+        [sys.executable, "-m", "harness", "catalog", "--format", "json"],
         cwd=project,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The history of devices over runs: pure functions of journals."""
+"""The history of devices over runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from harness.cli.main import app
 from harness.core.outcome import Outcome
-from harness.fleet.device_history import device_history
-from harness.fleet.run import read_run
+from harness.fleet.answers import Answers
+from harness.fleet.reading import reading
 from tests.journal import journals
 from tests.reporting import build
 
@@ -19,7 +19,7 @@ BASE = {"seed": 1, "isolation": "batch", "pid": 1, "devices": ["GPU-0", "GPU-1"]
 
 
 def write(folder: Path, lines: list[dict[str, Any]], t: float = 100.0, host: str = "h") -> Path:
-    run = {"event": "run", "t": t, "schema": 1, "run_id": "r", "argv": [], "host": host, "rootdir": "/", **BASE}
+    run = {"event": "run", "t": t, "schema": 1, "run_id": folder.name, "argv": [], "host": host, "rootdir": "/", **BASE}
     ids = dict.fromkeys(line["case"] for line in lines if line["event"] == "start")
     return journals.write(folder, [run, {**build.collected(*ids), "t": t}, *({"t": t, **line} for line in lines)])
 
@@ -36,6 +36,11 @@ def second(case: str, outcome: Outcome) -> dict[str, Any]:
     return {"event": "second_device", "case": case, **known}
 
 
+def device_history(*paths: Path) -> dict[str, Any]:
+    with reading(paths, processes=1) as read:
+        return Answers(read.database).device_history()
+
+
 def runs(folder: Path) -> list[Path]:
     lines = [*ran("a", "GPU-0", Outcome.FAILED, "h0"), *ran("b", "GPU-0", Outcome.CRASHED, "h0"), *ran("c", "GPU-1")]
     first = write(folder / "one", [*lines, second("a", Outcome.PASSED), second("b", Outcome.FAILED)])
@@ -44,9 +49,9 @@ def runs(folder: Path) -> list[Path]:
 
 
 def test_what_runs_say_of_a_device(tmp_path: Path) -> None:
-    found = device_history(read_run(path) for path in runs(tmp_path))
-    assert [record.device for record in found.devices] == ["GPU-0", "GPU-1", "cpu on h"]
-    assert found.as_json()["devices"][0] == {
+    found = device_history(*runs(tmp_path))["devices"]
+    assert [record["device"] for record in found] == ["GPU-0", "GPU-1", "cpu on h"]
+    assert found[0] == {
         "device": "GPU-0",
         "hosts": ["h", "h0"],
         "runs": 2,
@@ -62,7 +67,7 @@ def test_what_runs_say_of_a_device(tmp_path: Path) -> None:
         "drained": 0,
         "findings": {},
     }
-    assert (found.devices[1].second, found.devices[1].second_red) == (2, 1)
+    assert (found[1]["second"], found[1]["second_red"]) == (2, 1)
 
 
 def test_findings_are_at_the_devices_that_they_name_or_whose_cases_they_concern(tmp_path: Path) -> None:
@@ -76,13 +81,13 @@ def test_findings_are_at_the_devices_that_they_name_or_whose_cases_they_concern(
         finding("worker", "gw0 died, and the cpu is hot"),
     ]
     lines = [*ran("a", "GPU-0"), *ran("b", "GPU-0"), *ran("c", "GPU-1"), *ran("d", "cpu"), *found]
-    made = device_history([read_run(write(tmp_path / "one", lines))])
-    assert {each.device: dict(each.findings) for each in made.devices} == {
+    made = device_history(write(tmp_path / "one", lines))
+    assert {each["device"]: each["findings"] for each in made["devices"]} == {
         "GPU-0": {"sick_device": 1, "batch_leak": 1},
         "GPU-1": {"batch_leak": 1},
         "cpu on h": {},
     }
-    assert dict(made.findings) == {"sick_device": 1, "worker": 1}
+    assert made["findings"] == {"sick_device": 1, "worker": 1}
 
 
 def test_the_command(tmp_path: Path) -> None:

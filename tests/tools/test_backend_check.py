@@ -18,7 +18,7 @@ from tests.outside.package import environment, install
 def check(folder: Path, **flaws: str) -> tuple[int, dict[str, dict[str, Any]], str]:
     """Return exit status, results by name, and the output on standard error."""
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", "backend", "check", "npu", "--json"],
+        [sys.executable, "-m", "harness", "backend", "check", "npu", "--json"],
         env={**os.environ, **environment(folder, **flaws)},
         capture_output=True,
         text=True,

@@ -24,9 +24,9 @@ REQUEST_LIMIT, MOST_DESCRIPTORS = 1 << 20, 253
 _WORKERS = re.compile(r"(?:-n|--numprocesses=)(\d+)")
 _NODES = re.compile(r"--nodes=(\d+)")
 #: Command lines that start pytest, or agents of a cluster.
-_AGENT, _CLUSTER = ("-m", "harness.tools.cluster.agent"), ("-m", "harness.cli", "cluster", "run")
+_AGENT, _CLUSTER = ("-m", "harness.tools.cluster.agent"), ("-m", "harness", "cluster", "run")
 #: It starts pytest several times in sequence, so this many spares are prepared. Further processes start as usual.
-_BISECT, _RUNS = ("-m", "harness.cli", "bisect"), 12
+_BISECT, _RUNS = ("-m", "harness", "bisect"), 12
 #: Signals that Python ignores or handles itself when it starts.
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
 

@@ -269,11 +269,11 @@ def test_a_server_is_started_for_an_environment_that_comes_again() -> None:
         (("-m", "pytest", "-n2", "--isolation=none"), 2),
         (("-m", "pytest", "-n0", "--collect-only"), 0),
         (("-m", "pytest", "-p", "no:harness", "-n2"), 2),
-        (("-m", "harness.cli", "cluster", "run", "--engine=local", "--nodes=3", "--", "suites", "-n1"), 3),
-        (("-m", "harness.cli", "cluster", "run", "--engine=slurm", "--nodes=3", "--", "suites"), 0),
+        (("-m", "harness", "cluster", "run", "--engine=local", "--nodes=3", "--", "suites", "-n1"), 3),
+        (("-m", "harness", "cluster", "run", "--engine=slurm", "--nodes=3", "--", "suites"), 0),
         (("-m", "harness.tools.cluster.agent"), 1),
-        (("-m", "harness.cli", "bisect", "run", "suites/a.py::test_b"), 12),
-        (("-m", "harness.cli", "report", "run"), 0),
+        (("-m", "harness", "bisect", "run", "suites/a.py::test_b"), 12),
+        (("-m", "harness", "report", "run"), 0),
     ],
 )
 def test_how_many_processes_a_run_starts(arguments: tuple[str, ...], count: int) -> None:

@@ -2,29 +2,6 @@
 -- $stale the number after which a lane without a run has no present state. Questions about failures read the views,
 -- questions about millions of verdicts the tables, whose names are numbers.
 
--- name: words
--- The words of the questions: the runs of the last nights; the latest run of each lane that has a present state; a bad
--- result.
-CREATE OR REPLACE TEMP MACRO recent(nights) AS TABLE
-    SELECT run FROM run WHERE night > (SELECT max(night) FROM run) - to_days(nights);
-CREATE OR REPLACE TEMP MACRO latest(stale) AS TABLE
-    SELECT lane, run FROM (SELECT lane, arg_max(run, (begun, run)) AS run, max(night) AS last FROM run GROUP BY lane)
-    WHERE last > (SELECT max(night) FROM run) - to_days(stale);
-CREATE OR REPLACE TEMP MACRO is_bad(red, ran, name) AS red AND ran OR name = 'flaky';
--- The cases that no run of the last nights ran, with the last night in which they ran, and the reason.
-CREATE OR REPLACE TEMP MACRO silent(nights) AS TABLE
-    WITH unrun AS (
-        SELECT "case", coalesce(min(text), '') AS reason
-        FROM verdict JOIN outcome_name o USING (outcome) LEFT JOIN reason USING (reason)
-        WHERE run IN (FROM recent(nights)) GROUP BY "case" HAVING NOT bool_or(o.ran)
-    ),
-    ran AS (
-        SELECT "case", max(night) AS night
-        FROM verdict JOIN unrun USING ("case") JOIN outcome_name o USING (outcome) JOIN run USING (run)
-        WHERE o.ran GROUP BY "case"
-    )
-    SELECT id, night, unrun.reason FROM unrun JOIN case_name USING ("case") LEFT JOIN ran USING ("case");
-
 -- name: runs
 SELECT run.*, coalesce(devices, '') AS devices,
     lag(run.run) OVER (PARTITION BY lane ORDER BY begun, run.run) AS previous
@@ -112,7 +89,8 @@ SELECT "group", any_value(title), min(night) AS first, max(night) AS last, count
     count(DISTINCT "case"), count(DISTINCT run),
     coalesce(list(DISTINCT device ORDER BY device) FILTER (device IS NOT NULL), []),
     list(DISTINCT driver ORDER BY driver), list(DISTINCT lane ORDER BY lane),
-    arg_max("case", begun), arg_max(message, begun), arg_max(reproduce, begun), arg_max(stack, begun),
+    arg_max("case", (begun, "case")), arg_max(message, (begun, "case")), arg_max(reproduce, (begun, "case")),
+    arg_max(stack, (begun, "case")),
     coalesce(any_value(now.cases), 0) AS open_cases, coalesce(any_value(now.lanes), 0) AS open_lanes
 FROM red LEFT JOIN now USING ("group")
 WHERE (now.lanes IS NOT NULL OR $closed) AND $key IN ('', "group")
@@ -266,3 +244,45 @@ SELECT key, name, host, coalesce(bad, 0), coalesce(round(expected, 6), 0.0)::DOU
 FROM device_name SEMI JOIN (FROM run_device JOIN recent_run USING (run)) USING (device)
     LEFT JOIN expected USING (device) LEFT JOIN counted USING (device) LEFT JOIN sick USING (device)
 ORDER BY key;
+
+-- name: device_records
+-- Each device over all runs, the most suspicious first: the cases that ran on it and how many were red; red cases that
+-- were green (only_here) or red (on_both) on a second device; how often it was the second device, and the case red on it;
+-- how often it was sick and drained; and its findings by kind.
+WITH used AS (
+    SELECT device, count(DISTINCT run) AS runs, list(DISTINCT host ORDER BY host) AS hosts, epoch(min(begun)) AS first,
+        epoch(max(begun)) AS last
+    FROM (SELECT run, device, run_device.host, begun FROM run_device JOIN run USING (run)) GROUP BY device
+),
+ran AS (
+    SELECT key, count(*) AS cases, count(*) FILTER (red) AS red
+    FROM (
+        SELECT unnest(coalesce(v.devices, [key])) AS key, o.red
+        FROM verdict v JOIN outcome_name o USING (outcome) JOIN device_name USING (device) WHERE o.ran
+    ) GROUP BY key
+),
+firsts AS (
+    SELECT device, count(*) FILTER (NOT red) AS only_here, count(*) FILTER (red) AS on_both
+    FROM second_device GROUP BY device
+),
+seconds AS (
+    SELECT other AS device, count(*) AS second, count(*) FILTER (red) AS second_red FROM second_device GROUP BY other
+),
+ill AS (
+    SELECT device, count(*) FILTER (state = 'sick') AS sick, count(*) FILTER (state = 'drained') AS drained
+    FROM health_event GROUP BY device
+),
+found AS (
+    SELECT key, histogram(kind) AS findings, count(*) AS number
+    FROM (SELECT kind, unnest(devices) AS key FROM run_finding) GROUP BY key
+)
+SELECT key AS device, hosts, runs, first, last, coalesce(cases, 0) AS cases, coalesce(red, 0) AS red,
+    coalesce(only_here, 0) AS only_here, coalesce(on_both, 0) AS on_both, coalesce(second, 0) AS second,
+    coalesce(second_red, 0) AS second_red, coalesce(sick, 0) AS sick, coalesce(drained, 0) AS drained,
+    coalesce(findings, MAP {}) AS findings
+FROM device_name JOIN used USING (device) LEFT JOIN ran USING (key) LEFT JOIN firsts USING (device)
+    LEFT JOIN seconds USING (device) LEFT JOIN ill USING (device) LEFT JOIN found USING (key)
+ORDER BY only_here DESC, drained DESC, sick DESC, coalesce(number, 0) DESC, red DESC, key;
+
+-- name: findings_of_no_device
+SELECT kind, count(*) FROM run_finding WHERE len(coalesce(devices, [])) = 0 GROUP BY kind ORDER BY kind;

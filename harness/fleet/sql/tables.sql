@@ -1,4 +1,7 @@
 -- The tables of a history. The program enters the rows of outcome_name, and the version in meta.
+-- verdict.devices: the keys of all devices of a case that had several. absent: the cases that a run knows and left out.
+-- run.unread: the beginnings of ids that a run did not collect. run_finding.named: the first of its cases;
+-- run_finding.devices: the keys of the devices that it is about. second_device: a red case of a device was run on another.
 CREATE TABLE meta (name TEXT NOT NULL, value TEXT NOT NULL);
 INSERT INTO meta VALUES ('what', 'history of gpu-conformance-harness');
 CREATE TABLE outcome_name (outcome UTINYINT, name TEXT, red BOOLEAN, ran BOOLEAN);
@@ -9,23 +12,30 @@ CREATE TABLE run (
     "commit" TEXT, dirty BOOLEAN, suites TEXT, profile TEXT, hardware TEXT, isolation TEXT, shard TEXT,
     seed TEXT, argv TEXT, tool TEXT, exit_status INTEGER, complete BOOLEAN, fail_on_flaky BOOLEAN, waivers INTEGER,
     path TEXT, page TEXT, identity TEXT, parts TEXT[],
+    environment TEXT, levels TEXT, notes TEXT[], unread TEXT[],
     cases INTEGER, ran INTEGER, passed INTEGER, red INTEGER, flaky INTEGER, waived INTEGER, gated INTEGER
 );
 CREATE TABLE case_name ("case" INTEGER NOT NULL, id TEXT NOT NULL, suite TEXT NOT NULL);
-CREATE TABLE device_name (device INTEGER NOT NULL, key TEXT NOT NULL, uuid TEXT, host TEXT, name TEXT, kind TEXT);
+CREATE TABLE device_name (device INTEGER NOT NULL, key TEXT NOT NULL, uuid TEXT, host TEXT, name TEXT, kind TEXT,
+    parent TEXT);
 CREATE TABLE failure_group (grp INTEGER NOT NULL, key TEXT NOT NULL, title TEXT);
-CREATE TABLE reason (reason INTEGER NOT NULL, text TEXT NOT NULL);
+CREATE TABLE reason (reason INTEGER NOT NULL, text TEXT NOT NULL, found TEXT);
 CREATE TABLE verdict (
     run INTEGER NOT NULL, "case" INTEGER NOT NULL, outcome UTINYINT NOT NULL, device INTEGER, attempts UTINYINT,
-    seconds FLOAT, reason INTEGER, host_size USMALLINT, device_size USMALLINT
+    seconds FLOAT, reason INTEGER, host_size USMALLINT, device_size USMALLINT, devices TEXT[]
 );
+CREATE TABLE absent (run INTEGER NOT NULL, "case" INTEGER NOT NULL, outcome TEXT NOT NULL);
 CREATE TABLE trouble (
     run INTEGER NOT NULL, "case" INTEGER NOT NULL, outcome UTINYINT NOT NULL, device INTEGER, grp INTEGER NOT NULL,
     message TEXT, stack TEXT, reproduce TEXT, rule TEXT
 );
-CREATE TABLE run_device (run INTEGER NOT NULL, device INTEGER NOT NULL);
+CREATE TABLE run_device (run INTEGER NOT NULL, device INTEGER NOT NULL, host TEXT);
+CREATE TABLE second_device (run INTEGER NOT NULL, device INTEGER NOT NULL, other INTEGER NOT NULL, red BOOLEAN);
 CREATE TABLE health_event (run INTEGER NOT NULL, device INTEGER NOT NULL, state TEXT, message TEXT, xid INTEGER);
-CREATE TABLE run_finding (run INTEGER NOT NULL, kind TEXT, message TEXT, title TEXT, cases INTEGER);
+CREATE TABLE run_finding (
+    run INTEGER NOT NULL, kind TEXT, message TEXT, title TEXT, cases INTEGER, named TEXT[], reproduce TEXT,
+    devices TEXT[]
+);
 
 -- The views that `harness history sql` documents (docs/history.md). Their columns stay when the tables change.
 -- A size is stored as a code, see `record.size_code`.

@@ -64,7 +64,6 @@ LOG = "pytest.log"
 _ORDERLY = (EXIT_OK, EXIT_RED, EXIT_INTERRUPTED, EXIT_NOTHING_RAN)
 #: The files of each session. Others are kept files of red cases, which their messages name.
 _USUAL = frozenset({journal.FILE_NAME, environment.FILE_NAME, LOG, LOCK_FILE, "zygote.log"})
-_TAIL = 4000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -150,10 +149,7 @@ class Session:
 
     def output(self) -> str:
         """Return the end of its output."""
-        with (self.folder / LOG).open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL))
-            return file.read().decode("utf-8", "backslashreplace")
+        return link.tail_of(self.folder / LOG)
 
     def close(self) -> None:
         self.socket.close()

@@ -240,6 +240,7 @@ _MOST_WAITING = 64 << 20
 #: Seconds that the child has to end after it closed its output.
 _END_LIMIT = 2.0
 _BLOCK = 1 << 18
+_TAIL = 4096
 
 
 class Link:
@@ -342,10 +343,7 @@ class Link:
 
     def last_output(self) -> str:
         """Return the end of its standard error: the last line, and the one that srun's lines hide."""
-        with self.log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 4096))
-            return last_words(file.read().decode("utf-8", "backslashreplace"))
+        return last_words(tail_of(self.log))
 
     def kill(self) -> None:
         """Kill the child now. The agent notices that its connection is gone, and ends its session."""
@@ -363,6 +361,13 @@ class Link:
             self.process.wait(_END_LIMIT)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+def tail_of(path: Path) -> str:
+    """Return the end of a file."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        return file.read().decode("utf-8", "backslashreplace")
 
 
 def last_words(output: str) -> str:

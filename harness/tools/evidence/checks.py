@@ -15,6 +15,7 @@ from harness.core.caseid import Shard, case_seed, digest_of_ids
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE, Outcome
 from harness.core.text import escape_invalid_xml, format_count, format_exit_code, list_first, single_line
 from harness.journal import environment, identity
+from harness.journal.environment import mapping
 from harness.journal.events import (
     Bisected,
     Collected,
@@ -39,7 +40,6 @@ from harness.tools.evidence.record import (
     is_gpu,
     is_software,
     junit_problems,
-    mapping_or_empty,
 )
 
 #: Seconds by which the clock of a machine may be adjusted during a run.
@@ -468,8 +468,8 @@ def _environments(record: EvidenceRecord) -> Iterator[str]:
 
 def _pairs(run: RunStarted, recorded: object) -> Iterator[tuple[str, object, object]]:
     """Yield facts: name, value in an environment file, and value in the journal (None if it has none)."""
-    facts = mapping_or_empty(recorded)
-    versions, same = mapping_or_empty(facts.get("versions")), run.identity
+    facts = mapping(recorded)
+    versions, same = mapping(facts.get("versions")), run.identity
     names = {row["name"] for uuid, row in device_rows(facts).items() if uuid in run.devices}
     yield "the seed", facts.get("seed"), run.seed
     yield "the isolation", facts.get("isolation"), run.isolation
@@ -484,12 +484,12 @@ def _pairs(run: RunStarted, recorded: object) -> Iterator[tuple[str, object, obj
 
 
 def _merged_environments(record: EvidenceRecord) -> Iterator[str]:
-    shards = mapping_or_empty(record.environment.get("shards"))
+    shards = mapping(record.environment.get("shards"))
     for shard in record.shards:
         if shard.shard not in shards:
             yield f"environment.json has no facts of shard {shard.shard}"
             continue
-        facts = mapping_or_empty(shards[shard.shard])
+        facts = mapping(shards[shard.shard])
         run = msgspec.structs.replace(record.run, host=shard.host, devices=shard.devices)
         for noun, said, expected in _pairs(run, facts):
             if noun not in ("the command", "the root folder") and expected is not None and said != expected:

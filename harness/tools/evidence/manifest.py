@@ -13,8 +13,9 @@ from harness.core.models import StrictModel
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome
 from harness.gating import mustpass
 from harness.journal import identity
+from harness.journal.environment import mapping
 from harness.journal.events import MustPass, Waiver
-from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, mapping_or_empty, optional_text
+from harness.tools.evidence.record import EvidenceRecord, device_rows, is_gpu, optional_text
 
 FILE_NAME = "manifest.json"
 WAIVERS = "waivers.json"
@@ -162,7 +163,7 @@ def make_manifest(summary: ManifestSummary, files: dict[str, FileFacts], left_ou
 def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
     """Return the facts that follow from the journal and the environment files."""
     ledger, run, facts = record.ledger, record.run, record.environment
-    versions, system, git = (mapping_or_empty(facts.get(name)) for name in ("versions", "os", "git"))
+    versions, system, git = (mapping(facts.get(name)) for name in ("versions", "os", "git"))
     rows = device_rows(facts)
     dirty = git.get("dirty")
     return ManifestSummary(

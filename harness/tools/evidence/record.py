@@ -138,11 +138,6 @@ def is_gpu(kind: str) -> bool:
     return kind in BACKENDS and BACKENDS[kind].nvml
 
 
-def mapping_or_empty(value: object) -> Mapping[str, Any]:
-    """Return the value if it is a JSON object, otherwise an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
 def optional_text(value: object) -> str | None:
     """Return the value if it is a text, without characters that cannot be written; otherwise None."""
     return escape_invalid_xml(value) if isinstance(value, str) else None
@@ -192,7 +187,7 @@ def junit_problems(record: EvidenceRecord) -> Iterator[str]:
     if len(lines) > _MOST_DIFFERENCES:
         yield f"junit.xml differs from the journal in {len(lines) - _MOST_DIFFERENCES} more cases and totals"
     # Another version of the harness may word a report differently.
-    if lines or mapping_or_empty(record.environment.get("versions")).get("harness") != __version__:
+    if lines or environment.mapping(record.environment.get("versions")).get("harness") != __version__:
         return
     # XML libraries differ in the way that they write the same document.
     forms = [ElementTree.canonicalize(text.decode("utf-8"), with_comments=True) for text in (data, whole)]

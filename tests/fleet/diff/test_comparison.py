@@ -52,7 +52,7 @@ def change(*outcomes: Outcome | None) -> tuple[str, str] | None:
     """Return the case's list and its text; None if it is in no list. The last outcome is the new run's."""
     *baseline, new = runs(*outcomes)
     found = compare_runs(baseline, new)
-    entries = [(name, each.text) for name, changes in found.lists.items() for each in changes]
+    entries = [(name, each.text) for name, _, changes in found.lists for each in changes]
     assert len(entries) + found.same == 1
     return entries[0] if entries else None
 
@@ -97,7 +97,7 @@ def change(*outcomes: Outcome | None) -> tuple[str, str] | None:
 def test_in_which_list_a_case_is(outcomes: tuple[Outcome | None, ...], expected: tuple[str, str] | str | None) -> None:
     if expected == "gone":  # it was missing before
         *baseline, new = runs(*outcomes)
-        assert not any(compare_runs(baseline, new).lists.values())
+        assert not any(changes for *_, changes in compare_runs(baseline, new).lists)
         return
     assert change(*outcomes) == expected
 
@@ -167,7 +167,7 @@ def test_in_which_list_a_finding_is(
     baseline: list[tuple[Finding, ...]], new: tuple[Finding, ...], headings: dict[str, int]
 ) -> None:
     found = compare_runs([red(str(n), *each) for n, each in enumerate(baseline)], red("new", *new))
-    assert {heading: len(each) for heading, each in found.findings.items() if each} == headings
+    assert {heading: len(each) for heading, _, each in found.findings if each} == headings
     assert found.is_worse(strict=False) is ("new findings" in headings)
 
 
@@ -250,7 +250,7 @@ def test_each_case_is_counted_once(baseline: list[dict[str, Outcome]], new: dict
         return RunRecord(name, {case: CaseRecord(outcome) for case, outcome in outcomes.items()})
 
     found = compare_runs([record(str(n), each) for n, each in enumerate(baseline)], record("new", new))
-    listed = [each.case for changes in found.lists.values() for each in changes]
+    listed = [each.case for *_, changes in found.lists for each in changes]
     assert len(listed) == len({*listed})
     assert len(listed) + found.same == len({*new, *baseline[-1]})
     assert {each.case for each in found.regressions} <= {case for case in new if new[case].is_red and new[case].ran}

@@ -102,9 +102,9 @@ def test_doubts_about_a_run(tmp_path: Path) -> None:
     run = read_run_record(folder)
     assert run.cases[A].outcome is Outcome.NOT_RUN
     assert run.notes == (
-        "1 unreadable lines of its journal were ignored",
         "it did not finish",
-        "it has no environment.json, so its machine and software are not compared",
+        "lines of its journal that cannot be read: 1 (line 3: JSON is malformed: object keys must be strings (byte 1))",
+        "it has no readable environment.json, so its machine and software may be unknown",
     )
 
 

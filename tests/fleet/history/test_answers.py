@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("duckdb")
-
 from harness.core.outcome import Outcome
 from harness.fleet.answers import Answers
 from harness.journal.journal import FILE_NAME

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-
-pytest.importorskip("duckdb")
-
 from playwright.sync_api import Browser, Dialog, Locator, Page, Route, expect
 
 from harness.fleet.answers import Answers

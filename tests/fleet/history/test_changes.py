@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.fleet.timeline import Onset, Suspect, changed, deciding_commands, onset, suspects, version_key
+from harness.core.text import natural_key
+from harness.fleet.timeline import Onset, Suspect, changed, deciding_commands, onset, suspects
 
 
 def runs(**columns: str) -> dict[int, dict[str, Any]]:
@@ -71,7 +72,7 @@ def test_versions_that_separate_machines_are_a_pair_of_neighbours() -> None:
 
 
 def test_versions_are_ordered_by_their_numbers() -> None:
-    assert sorted(["580.105", "580.95", "570.1"], key=version_key) == ["570.1", "580.95", "580.105"]
+    assert sorted(["580.105", "580.95", "570.1"], key=natural_key) == ["570.1", "580.95", "580.105"]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("duckdb")
-
 from harness.cli.main import app
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_OK, EXIT_RED, Outcome

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("duckdb")
-
 from harness.fleet import record
 from harness.fleet import run as folders
 from harness.fleet.run import NoRunError

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("duckdb")
-
 from harness.fleet.answers import Answers
 from harness.fleet.pages import export_site
 from harness.fleet.store import HistoryError, Store

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("duckdb")
-
 from harness.core.outcome import Outcome
 from harness.fleet.answers import Answers, DeviceSuspicion, judged
 from tests.fleet.history import nights

@@ -77,7 +77,8 @@ def write(
 
 def run(folder: Path, machine: Machine, outcomes: Mapping[str, Outcome] | None = None, **changes: Any) -> Path:
     """Write a run directory of a machine on which these cases had these outcomes; others passed."""
-    return write(folder, lines(machine, {**PASSED, **(outcomes or {})}, **changes), machine)
+    named = {"run_id": f"run-of-{machine.host}-{folder.name}", **changes}
+    return write(folder, lines(machine, {**PASSED, **(outcomes or {})}, **named), machine)
 
 
 def fleet(folder: Path, number: int = 6, **red: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ ONE, TWO, _ = CASES
 
 
 def matrix(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return client.run(["-m", "harness.cli", "matrix", *arguments], folder)
+    return client.run(["-m", "harness", "matrix", *arguments], folder)
 
 
 def test_the_summary_has_classes_holes_and_notes(tmp_path: Path) -> None:
@@ -85,3 +86,14 @@ def test_hostile_texts_do_not_reach_the_terminal(tmp_path: Path) -> None:
     done = matrix(tmp_path, "r")
     assert "\x1b" not in done.stdout
     assert "suites/a/test_a.py::" in done.stdout
+
+
+@pytest.mark.parametrize("most", [500, 2_000])
+def test_a_full_folder_for_temporary_files_is_one_sentence(tmp_path: Path, most: int) -> None:
+    runs.run(tmp_path / "r", Machine())
+    command = ["prlimit", f"--fsize={most}", "--", sys.executable, "-m", "harness", "matrix", "r"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert done.stderr.startswith("harness: cannot write a temporary file")
+    assert "free space" in done.stderr
+    assert done.stderr.count("\n") == 1

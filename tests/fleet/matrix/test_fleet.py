@@ -19,9 +19,10 @@ from harness.fleet import matrix_model as model
 from harness.fleet import matrix_page as text
 from harness.fleet import run as folders
 from harness.fleet.classing import CauseClass, Sure
-from harness.fleet.column import Column, read_summaries, read_summary
-from harness.fleet.matrix import Fleet, NothingReadError, exit_status
+from harness.fleet.matrix import exit_status, make_matrix
 from harness.fleet.matrix_model import HoleKind, Matrix
+from harness.fleet.reading import NothingReadError, reading
+from harness.fleet.record import read_history_record
 from harness.fleet.run import NoRunError
 from harness.journal import journal, reader
 from harness.journal.ledger import Ledger
@@ -32,12 +33,10 @@ from tests.reporting import build
 ONE, TWO, THREE = CASES
 
 
-def matrix(*given_: Path) -> Matrix:
+def matrix(*given_: Path, processes: int = 1) -> Matrix:
     found = folders.find_runs(given_)
-    fleet = Fleet(found.notes)
-    for each in read_summaries(found.paths, processes=1):
-        fleet.add(each)
-    return fleet.matrix()
+    with reading(found.paths, found.notes, processes) as read:
+        return make_matrix(read)
 
 
 def cell(made: Matrix, case: str, host: str) -> model.Cell:
@@ -116,10 +115,9 @@ def test_outcomes_of_attempts_are_those_of_the_ledger(tmp_path: Path) -> None:
         *build.broke_and(cases[7], Outcome.TIMEOUT, Outcome.NOT_RUN),
         build.end(exit_status=1),
     ]  # fmt: skip
-    found = read_summary(runs.write(tmp_path / "r", written))
-    assert isinstance(found, Column)
+    found = read_history_record(runs.write(tmp_path / "r", written))
     ledger = build.ledger(*written)
-    said = {case: result.outcome for case, result in found.results.items()}
+    said = {row["case"]: row["outcome"] for row in found.rows["verdict"]}
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
     assert set(said.values()) > {Outcome.FLAKY, Outcome.LOST, Outcome.WAIVED, Outcome.NOT_RUN, Outcome.TIMEOUT}
 
@@ -162,9 +160,8 @@ def test_any_journal_has_the_verdicts_of_the_ledger(some: list[build.Line]) -> N
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        found = read_summary(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
-    assert isinstance(found, Column)
-    said = {case: result.outcome for case, result in found.results.items()}
+        found = read_history_record(runs.write(Path(folder) / "r", [build.run(), build.collected(*CASES), *some]))
+    said = {row["case"]: row["outcome"] for row in found.rows["verdict"]}
     ledger = build.ledger(build.run(), build.collected(*CASES), *some)
     assert said == {verdict.case: verdict.outcome for verdict in ledger.verdicts}
 
@@ -270,8 +267,8 @@ def test_torn_doubled_and_foreign_lines_are_reported(tmp_path: Path) -> None:
     (run,) = made.runs
     assert run.notes == (
         "lines of its journal that cannot be read: 1 (line 15: Input data was truncated)",
-        "lines of its journal of an unknown kind: 1 ('quark')",
-        "duplicate lines in its journal, counted once: 2",
+        "the journal has 1 line of an unknown kind, which a newer harness may read: line 14 'quark'",
+        "the journal has 2 duplicate lines, counted once",
     )
     assert (run.red, exit_status(made), made.groups) == (True, EXIT_RED, ())
 
@@ -283,27 +280,38 @@ def test_a_run_without_its_environment_is_placed_by_its_identity(tmp_path: Path)
     runs.write(tmp_path / "s" / "r", runs.lines(Machine("n2"), runs.PASSED), environment={"devices": 7, "versions": []})
     first, second = matrix(tmp_path).machines
     assert (first.device, first.driver, first.torch) == ("NVIDIA L4", "560.2", "2.12.1")
-    assert (second.device, second.driver, second.torch) == ("unknown device", "none", "none")
+    assert (second.device, second.driver, second.torch) == ("unknown", "none", "none")
     (tmp_path / "r" / "environment.json").write_text("[]")
     assert "is not the environment file of a run" in matrix(tmp_path / "r").runs[0].notes[0]
 
 
 def test_copies_and_shards_of_merged_runs_count_once(tmp_path: Path) -> None:
-    runs.run(tmp_path / "first", Machine())
-    runs.run(tmp_path / "copy", Machine())
-    runs.write(tmp_path / "older", runs.lines(Machine(), runs.PASSED)[:-1], Machine())
+    runs.run(tmp_path / "first", Machine(), run_id="one")
+    runs.run(tmp_path / "copy", Machine(), run_id="one")
+    runs.write(tmp_path / "older", runs.lines(Machine(), runs.PASSED, run_id="one")[:-1], Machine())
     whole = [*runs.lines(Machine("n2"), runs.PASSED, run_id="whole")]
     whole.insert(1, build.shard(run_id="part"))
     runs.write(tmp_path / "merged", whole, Machine("n2"))
     runs.run(tmp_path / "part", Machine("n2"), run_id="part")
     made = matrix(tmp_path)
     names = [Path(run.name).name for run in made.runs]
-    assert sorted(names) == ["copy", "merged", "older"]
+    assert sorted(names) == ["copy", "merged"]
     assert [note.replace(str(tmp_path), "") for note in made.notes] == [
         "/first was left out: it is a copy of /copy",
+        "/older was left out: it is an earlier state of /copy",
         "/part was left out: it is a shard of the merged run /merged",
-        "/older began as /copy did, but its journal differs, so it may be an older copy: both count",
     ]
+
+
+def test_the_longest_journal_of_a_run_counts(tmp_path: Path) -> None:
+    written = runs.lines(Machine(), runs.PASSED, run_id="one")
+    for name, lines in (("a", written[:-3]), ("b", written), ("c", written[:-1])):
+        runs.write(tmp_path / name, lines, Machine())
+    made = matrix(tmp_path)
+    assert [run.name for run in made.runs] == [str(tmp_path / "b")]
+    assert made.notes == tuple(
+        f"{tmp_path / name} was left out: it is an earlier state of {tmp_path / 'b'}" for name in ("a", "c")
+    )
 
 
 def test_a_run_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -505,7 +513,7 @@ def test_facts_of_the_environment_file_are_causes(
         versions = {"torch": machine.torch, **more.get("versions", {})}
         known = {"schema": 1, "driver": machine.driver, "devices": devices, **more, "versions": versions}
         red = {ONE: Outcome.FAILED} if number % 2 else {}
-        lines = runs.lines(machine, {**runs.PASSED, **red}, t=1_760_000_000.0 + number)
+        lines = runs.lines(machine, {**runs.PASSED, **red}, t=1_760_000_000.0 + number, run_id=str(number))
         runs.write(tmp_path / f"r{number}", lines, environment=known)
     (group,) = matrix(tmp_path).groups
     assert text.title_of(group) == title
@@ -577,8 +585,7 @@ def test_a_run_that_is_red_for_no_case_and_no_finding_says_so(tmp_path: Path) ->
 
 def test_several_processes_read_the_same(tmp_path: Path) -> None:
     runs.fleet(tmp_path, 5, n2=ONE)
-    paths = folders.find_runs([tmp_path]).paths
-    assert list(read_summaries(paths, processes=2)) == list(read_summaries(paths, processes=1))
+    assert matrix(tmp_path, processes=2) == matrix(tmp_path)
 
 
 def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
@@ -590,10 +597,10 @@ def test_texts_of_a_large_journal_are_not_kept(tmp_path: Path) -> None:
         for _ in range(120):
             file.write(line)
     script = (
-        "import sys, resource; from pathlib import Path; from harness.fleet.column import read_summary\n"
+        "import sys, resource; from pathlib import Path; from harness.fleet.record import read_history_record\n"
         "have = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (have + 60_000_000, have + 60_000_000))\n"
-        "print(len(read_summary(Path(sys.argv[1])).results))"
+        "print(len(read_history_record(Path(sys.argv[1])).rows['verdict']))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n", "")

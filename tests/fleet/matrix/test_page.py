@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from harness.core.outcome import Outcome
 from harness.fleet import matrix_page as page
 from harness.fleet import run as folders
-from harness.fleet.column import read_summaries
-from harness.fleet.matrix import Fleet
+from harness.fleet.matrix import make_matrix
+from harness.fleet.reading import reading
 from harness.reporting.page import document, inert
 from tests.fleet.matrix import runs
 from tests.fleet.matrix.runs import CASES, Machine
@@ -27,10 +27,8 @@ ONE, TWO, THREE = CASES
 
 def render(*given_: Path) -> str:
     found = folders.find_runs(given_)
-    fleet = Fleet(found.notes)
-    for each in read_summaries(found.paths, processes=1):
-        fleet.add(each)
-    return page.render_matrix(fleet.matrix()).decode("utf-8")
+    with reading(found.paths, found.notes, processes=1) as read:
+        return page.render_matrix(make_matrix(read)).decode("utf-8")
 
 
 def test_without_scripts_the_page_has_classes_holes_machines_and_doubts(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_a_folder_is_put_on_a_page_and_plan_is_the_plan(
 def test_a_plan_that_cannot_be_used_ends_with_exit_status_4(tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(HEAD.replace("h200\n", "h2000\n") + ONE)
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", "matrix", "plan", str(tmp_path / "matrix.yaml")],
+        [sys.executable, "-m", "harness", "matrix", "plan", str(tmp_path / "matrix.yaml")],
         cwd=ROOT,
         capture_output=True,
         text=True,

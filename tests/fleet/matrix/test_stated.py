@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from harness.core.outcome import Outcome
-from harness.fleet.column import read_levels
-from harness.fleet.matrix_model import StatedLevel
+from harness.fleet.record import read_levels
 from harness.gating.levels import Level, ListedLevel
 from harness.gating.mustpass import write_must_pass
 from harness.journal.ledger import Ledger
@@ -37,13 +36,13 @@ def stating(folder: Path, machine: Machine, outcomes: dict[str, Outcome]) -> Pat
 
 def test_the_levels_of_a_run_are_read(tmp_path: Path) -> None:
     path = stating(tmp_path, Machine(), {CASES[0]: Outcome.FAILED, CASES[2]: Outcome.GATED})
-    levels, doubt = read_levels(path, "run-of-n1")
+    levels, doubt = read_levels(path, "run-of-n1-n1")
     assert doubt == ""
-    assert [(each.level, each.state, each.passed, each.cases) for each in levels] == [
+    assert [(each["level"], each["state"], each["passed"], each["cases"]) for each in levels] == [
         ("core", "failed", 1, 2),
         ("memory", "not applicable", 0, 1),
     ]
-    assert all(each.hash.startswith("sha256:") for each in levels)
+    assert all(each["hash"].startswith("sha256:") for each in levels)
 
 
 def test_the_page_has_a_table_over_devices(tmp_path: Path) -> None:
@@ -79,8 +78,8 @@ def test_a_bad_statement_is_a_doubt(tmp_path: Path, change: Any, doubt: str) -> 
     kept = json.loads((path / conformance.FILE_NAME).read_text())
     change(kept)
     (path / conformance.FILE_NAME).write_text(json.dumps(kept))
-    levels, said = read_levels(path, "run-of-n1")
-    assert levels == ()
+    levels, said = read_levels(path, "run-of-n1-n1")
+    assert levels == []
     assert doubt in said
     assert "<b>" not in render(tmp_path).replace("&lt;b&gt;", "").partition('id="data"')[0]
 
@@ -90,6 +89,6 @@ def test_hostile_names_of_levels_are_inert(tmp_path: Path) -> None:
     kept = json.loads((path / conformance.FILE_NAME).read_text())
     kept["statement"]["levels"][0]["level"] = "<script>alert(1)</script>\u202e"
     (path / conformance.FILE_NAME).write_text(json.dumps(kept))
-    levels, _ = read_levels(path, "run-of-n1")
-    assert isinstance(levels[0], StatedLevel)
+    levels, _ = read_levels(path, "run-of-n1-n1")
+    assert len(levels) == 2
     assert "<script>alert(1)" not in render(tmp_path).partition('id="data"')[0]

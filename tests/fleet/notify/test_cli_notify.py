@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-pytest.importorskip("duckdb")
-
 from harness.cli.main import app
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_OK

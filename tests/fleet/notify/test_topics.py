@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("duckdb")
-
 from harness.core.outcome import Outcome
 from harness.fleet.answers import Answers
 from harness.fleet.notify import (

@@ -61,7 +61,7 @@ class Project:
     ) -> Running:
         """Start ``harness cluster run OPTIONS --results-dir NAME -- ARGUMENTS``, or with ``--resume`` in OPTIONS."""
         where = [] if any(word.startswith("--resume") for word in options) else [f"--results-dir={name}"]
-        command = ["-m", "harness.cli", "cluster", "run", *options, *where, "--", *arguments]
+        command = ["-m", "harness", "cluster", "run", *options, *where, "--", *arguments]
         output = self.folder / f"{name}.out"
         temp = self.folder / "tmp"
         temp.mkdir(exist_ok=True)
