@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness.cli.console import say, say_lines
-from harness.fleet.plan_words import PlanFormat, System, When
+from harness.tools.plan_words import PlanFormat, System, When
 
 _CONFIGS = Path("configs")
 
@@ -113,8 +113,8 @@ def plan(
 
     Exit status 4: the plan has an error, or no job is left. Only the reasons are printed.
     """
-    from harness.fleet.plan import all_jobs, load_plan, select
-    from harness.fleet.plan_formats import formatted_plan
+    from harness.tools.plan import all_jobs, load_plan, select
+    from harness.tools.plan_formats import formatted_plan
 
     every = all_jobs(load_plan(file, _CONFIGS, Path()))
     chosen = select(every, list(dict.fromkeys(when or [When.NIGHTLY])), machine or [])

@@ -73,7 +73,7 @@ def truncate_middle(text: str, limit: int) -> str:
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return the key that sorts texts with the numbers in them by size: ``580.95`` before ``580.105``."""
     parts = re.findall(r"[0-9]{1,18}|[^0-9]+", text)
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
 def format_count(number: int, noun: str, plural: str = "") -> str:

@@ -73,6 +73,7 @@ def test_versions_that_separate_machines_are_a_pair_of_neighbours() -> None:
 
 def test_versions_are_ordered_by_their_numbers() -> None:
     assert sorted(["580.105", "580.95", "570.1"], key=natural_key) == ["570.1", "580.95", "580.105"]
+    assert sorted(["²", "10", "9"], key=natural_key) == ["9", "10", "²"]  # a digit that is no number
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from typer.testing import CliRunner, Result
 
 from harness.cli.main import app
 from harness.core.outcome import EXIT_OK, EXIT_USAGE
-from harness.fleet import plan as plans
-from harness.fleet import plan_formats as formats
-from harness.fleet.plan import PYTHON, TORCH, Exclude, Machine, PlanError, PlanJob, Product, Slurm
-from harness.fleet.plan_words import PlanFormat, System, When
 from harness.gating.configfile import ConfigError
+from harness.tools import plan as plans
+from harness.tools import plan_formats as formats
+from harness.tools.plan import PYTHON, TORCH, Exclude, Machine, PlanError, PlanJob, Product, Slurm
+from harness.tools.plan_words import PlanFormat, System, When
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 DOCS = ROOT / "docs" / "matrix.md"
 HEAD = """\
@@ -335,7 +335,7 @@ def test_a_plan_that_cannot_be_used_ends_with_exit_status_4(tmp_path: Path) -> N
 
 def test_the_shipped_schema_is_that_of_the_models_and_takes_the_shipped_plan() -> None:
     text = plans.SCHEMA_FILE.read_text(encoding="utf-8")
-    assert text == plans.plan_schema_text(), "run python -m harness.fleet.plan"
+    assert text == plans.plan_schema_text(), "run python -m harness.tools.plan"
     schema = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(yaml.safe_load((CONFIGS / "matrix.yaml").read_text()), schema)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.core.text import format_count, list_first
-from harness.fleet.plan import PlanError, PlanJob
-from harness.fleet.plan_words import PlanFormat, System
+from harness.tools.plan import PlanError, PlanJob
+from harness.tools.plan_words import PlanFormat, System
 
 #: The maximum number of jobs that GitHub starts for one matrix.
 GITHUB_MOST = 256

@@ -1,6 +1,6 @@
 """The plan ``configs/matrix.yaml``: the machines, the runs on them, and the jobs that follow, as plain values.
 
-``docs/matrix.md`` describes every key. After a change of the models, run ``python -m harness.fleet.plan`` to regenerate
+``docs/matrix.md`` describes every key. After a change of the models, run ``python -m harness.tools.plan`` to regenerate
 the schema.
 """
 
@@ -19,11 +19,11 @@ from pydantic import AfterValidator, Field
 from harness.backends.table import BACKENDS
 from harness.core.errors import HarnessError
 from harness.core.models import DocumentedModel
-from harness.fleet.plan_words import When
 from harness.gating import configfile, requirements
 from harness.gating.configfile import ConfigError, Loaded, Where, name_advice
 from harness.gating.implication import implication
 from harness.gating.profiles import Hardware, Profile, load_hardware, load_profile
+from harness.tools.plan_words import When
 
 SCHEMA_FILE = Path(__file__).with_name("plan.schema.json")
 #: The supported releases of torch, oldest first.
