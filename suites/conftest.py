@@ -1,7 +1,9 @@
-"""Says what is missing if pytest runs the suites without the harness."""
+"""Says what is missing if pytest runs the suites without the harness, and keeps torch from waiting for a program."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 
 import pytest
@@ -15,3 +17,12 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
             f"gpu-conformance-harness is not installed for {sys.executable}: activate the environment that has it, or, "
             "in the folder of the project: pip install -c constraints.txt -e ."
         )
+
+
+def pytest_configure() -> None:
+    """Let torch name C++ frames without addr2line where binutils are not installed.
+
+    torch 2.13 waits for ever for the program that it cannot start (torch/csrc/profiler/unwind/unwind.cpp).
+    """
+    if shutil.which("addr2line") is None:
+        os.environ.setdefault("TORCH_DISABLE_ADDR2LINE", "1")
