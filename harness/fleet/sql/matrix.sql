@@ -9,8 +9,8 @@ FROM run LEFT JOIN (
 ) USING (run) ORDER BY run;
 
 -- name: make_cells
--- A table with each case and machine: the number of runs by outcome and, if no run says anything about the case, the kind
--- of hole, its reason, and what was found.
+-- A table with each case and machine: the number of runs by outcome and, if no run says anything about the case, the
+-- kind of hole, its reason, and what was found.
 CREATE OR REPLACE TEMP TABLE cell AS
 WITH unread AS (
     SELECT DISTINCT "case", run
@@ -45,9 +45,9 @@ SELECT "case", machine, coalesce(histogram(outcome) FILTER (outcome IS NOT NULL)
 FROM said JOIN column_of USING (run) GROUP BY "case", machine;
 
 -- name: cells
--- The different cells, with the cases and machines that have them.
+-- The different cells, with the cases and machines that have them. The most frequent have the shortest numbers.
 SELECT outcomes, hole, reason, list("case"), list(machine) FROM cell GROUP BY outcomes, hole, reason
-ORDER BY hole, outcomes::TEXT, reason;
+ORDER BY count(*) DESC, hole, outcomes::TEXT, reason;
 
 -- name: holes
 -- The holes by reason, those of most cells first. Only gated cases found something.
@@ -58,7 +58,8 @@ FROM cell WHERE hole IS NOT NULL GROUP BY hole, reason ORDER BY count(*) DESC, h
 
 -- name: observations
 -- The runs that say something about the cases that are bad somewhere, with the keys of the devices.
-SELECT v."case", place, coalesce(v.devices, [d.key]) AS devices, CASE WHEN o.red THEN 0 WHEN o.name = 'flaky' THEN 1 ELSE 2 END AS kind
+SELECT v."case", place, coalesce(v.devices, [d.key]) AS devices,
+    CASE WHEN o.red THEN 0 WHEN o.name = 'flaky' THEN 1 ELSE 2 END AS kind
 FROM verdict v SEMI JOIN (
         SELECT "case" FROM trouble JOIN outcome_name b USING (outcome) WHERE is_bad(b.red, b.ran, b.name)
     ) bad ON bad."case" = v."case"
@@ -66,7 +67,7 @@ FROM verdict v SEMI JOIN (
 WHERE NOT list_contains($holes, o.name) ORDER BY v."case", place;
 
 -- name: messages
--- The messages of cases that are bad, the earliest first, with the number of runs and a command that runs the case again.
+-- The messages of cases that are bad, the earliest first, with the number of runs and a command that runs the case.
 SELECT "case", message, count(*), arg_min(reproduce, place) FILTER (reproduce <> '')
 FROM trouble JOIN outcome_name o USING (outcome) JOIN column_of USING (run)
 WHERE is_bad(o.red, o.ran, o.name) GROUP BY "case", message ORDER BY "case", min(place), message;
@@ -75,7 +76,10 @@ WHERE is_bad(o.red, o.ran, o.name) GROUP BY "case", message ORDER BY "case", min
 -- The findings, those of most runs first. Of one run, the first $most count.
 SELECT kind, arg_min(message, place) AS message, list(DISTINCT place ORDER BY place) AS runs, max(cases) AS concerned,
     flatten(list(coalesce(named, []) ORDER BY place)), arg_min(reproduce, place) FILTER (reproduce <> '')
-FROM (FROM run_finding JOIN column_of USING (run) QUALIFY row_number() OVER (PARTITION BY run ORDER BY run_finding.rowid) <= $most)
+FROM (
+    FROM run_finding JOIN column_of USING (run)
+    QUALIFY row_number() OVER (PARTITION BY run ORDER BY run_finding.rowid) <= $most
+)
 GROUP BY kind, title ORDER BY len(runs) DESC, kind, message;
 
 -- name: bad_runs
