@@ -83,6 +83,15 @@ class Result:
         pairs = (part.split(" ", 1) for part in found[-1].split(", ") if part[0].isdigit())
         return {{"errors": "error", "warning": "warnings"}.get(word, word): int(number) for number, word in pairs}
 
+    def final(self, name: str) -> dict[str, Any]:
+        """Return the journal's final line about the case whose id ends with `name`."""
+        (found,) = (
+            line
+            for line in self.lines
+            if line["event"] == "finish" and line["final"] and line["case"].endswith(f"::{name}")
+        )
+        return found
+
     def tail(self) -> str:
         """The end of the run's output, for messages."""
         return f"exit status {self.status}\n{self.terminal[-6000:]}"

@@ -46,41 +46,6 @@ def test_exit_handlers_run_once_where_they_were_registered(
     assert project.probe_names() == ["cases", "of-case", "of-import"], "no folder is left"
 
 
-PIDS = """
-import os, signal
-
-PID = os.getpid()
-#: As CPython's tests name their files: processes must not share one.
-NAME = f"@test_{os.getpid()}_tmp"
-
-class Holder:
-    PID = os.getpid()
-
-def test_a_signal_to_itself():
-    received = []
-    before = signal.signal(signal.SIGUSR1, lambda *_: received.append(1))
-    os.kill(PID, signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
-    assert received == [1]
-    assert PID == Holder.PID == os.getpid()
-    assert type(PID) is int
-    assert NAME == f"@test_{os.getpid()}_tmp"
-
-def test_kills_itself():
-    os.kill(PID, signal.SIGKILL)
-
-def test_after(): pass
-"""
-
-
-def test_a_process_id_in_a_variable_is_that_of_the_executor(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/test_pids.py", PIDS)
-    result = project.run("-n0")
-    assert list(result.verdicts.values()) == ["passed", "crashed", "passed"], result.tail()
-    assert "SIGKILL in call" in result.terminal
-
-
 STARTED = """
 import subprocess, sys
 
@@ -103,29 +68,6 @@ def test_a_process_that_a_file_starts_when_it_is_imported(make_project: MakeProj
     refused = project.run("-n0")
     assert refused.status == 2
     assert "it has started processes" in refused.terminal
-
-
-PLAIN = """
-import os, sys
-import pytest
-
-def test_closes_descriptors():
-    os.closerange(3, 256)
-
-def test_asks():
-    with pytest.raises(OSError, match="standard input"):
-        input()
-    with pytest.raises(OSError):
-        sys.stdin.read()
-    assert os.read(0, 10) == b""
-"""
-
-
-def test_low_descriptors_and_standard_input(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/test_plain.py", PLAIN)
-    result = project.run("-n0")
-    assert (result.status, set(result.verdicts.values())) == (0, {"passed"}), result.tail()
 
 
 def test_a_mark_of_another_plugin_stays_unknown_to_a_foreign_suite(make_project: MakeProject) -> None:

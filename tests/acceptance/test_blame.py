@@ -3,59 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.core.caseid import case_seed
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare_junit, expected
-from tests.acceptance.project import Result, paste
+from tests.acceptance.project import paste
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
-
-
-def finish(result: Result, name: str) -> dict[str, Any]:
-    """Return the journal's final line for the case whose id ends with `name`."""
-    found = [
-        line
-        for line in result.lines
-        if line["event"] == "finish" and line["final"] and line["case"].endswith(f"::{name}")
-    ]
-    assert len(found) == 1
-    return found[0]
-
-
-@SPREADS
-def test_crash(make_project: MakeProject, spread: str) -> None:
-    project = make_project("deaths")
-    result = project.run(spread, "--seed=12")
-    line = finish(result, "test_segv")
-    assert line["exit_status"] == -11
-    assert line["message"] == "SIGSEGV in call"
-    assert "Fatal Python error: Segmentation fault" in line["detail"]
-    assert "in test_segv" in line["detail"]
-    assert line["stdout"] == "last words of test_segv\n"
-    assert line["devices"] == ["cpu"]
-    assert line["seed"] == case_seed(12, line["case"])
-    case = next(element for element in result.junit.iter("testcase") if element.attrib["name"] == "test_segv")
-    assert "in test_segv" in (case.findtext("error") or "")
-    assert case.findtext("system-out") == "last words of test_segv\n"
-    assert result.terminal.count("last words of test_segv") == 1
-    for other in result.lines:
-        if other["event"] == "finish" and other["case"] != line["case"]:
-            assert "test_segv" not in str(other)
-
-
-def test_hang(make_project: MakeProject) -> None:
-    """The report of a hanging case has its stacks, with the hanging line, even if the case holds the GIL."""
-    project = make_project("hangs")
-    result = project.run("-n0", "--isolation=case")
-    for name in ("test_python", "test_c_without_lock", "test_c_with_lock"):
-        assert f"in {name}" in finish(result, name)["detail"]
-    assert "in hangs_in_setup" in finish(result, "test_setup")["detail"]
-    assert "in hangs_in_teardown" in finish(result, "test_teardown")["detail"]
-    assert finish(result, "test_python")["stdout"] == "waiting in Python\n"
 
 
 @SPREADS
@@ -77,12 +32,12 @@ def test_other():
 """,
     )
     first = project.run(spread)
-    line = finish(first, "test_random[it's [odd] $HOME]")
+    line = first.final("test_random[it's [odd] $HOME]")
     assert line["message"].startswith("AssertionError: drew 0.")
     assert first.terminal.count(line["reproduce"]) >= 1
     second = paste(project, line["reproduce"])
     assert second.verdicts == {line["case"]: "failed"}, second.tail()
-    again = finish(second, "test_random[it's [odd] $HOME]")
+    again = second.final("test_random[it's [odd] $HOME]")
     assert again["message"] == line["message"]
     assert again["seed"] == line["seed"]
 
@@ -125,33 +80,6 @@ def test_draw(number, case_seed):
 def test_drawn_seed_is_printed(make_project: MakeProject) -> None:
     result = make_project("plain").run("-n0")
     assert f"seed {result.lines[0]['seed']}" in result.terminal
-
-
-def test_output_is_capped(make_project: MakeProject) -> None:
-    """For 100 MB of output, twice, and an exception of 3 MB, reports stay small and keep head and tail."""
-    project = make_project("noise")
-    result = project.run("-n0")
-    assert (result.run_dir / "journal.ndjson").stat().st_size < 2 << 20
-    assert (result.run_dir / "junit.xml").stat().st_size < 1 << 20
-    assert len(result.terminal) < 8 << 20
-    assert result.seconds < 60
-    line = finish(result, "test_100_megabytes_and_fails")
-    assert "bytes cut" in line["stdout"]
-    assert line["stdout"].startswith("xxx")
-    assert line["stdout"].endswith("xxx\n")
-
-
-def test_output_goes_to_its_case(make_project: MakeProject) -> None:
-    """Output of a case in Python, in C and directly to the descriptors is its own; its neighbours have none of it."""
-    project = make_project("noise")
-    result = project.run("-n0")
-    assert "\\udc80" in finish(result, "test_prints")["stdout"]
-    assert "\\udc80" in finish(result, "test_prints")["stderr"]
-    assert "from C" in finish(result, "test_prints_from_c")["stdout"]
-    assert "\\xff" in finish(result, "test_writes_bytes")["stdout"]
-    assert "\\udc80" in finish(result, "test_logs")["log"]
-    for name in ("test_before", "test_after", "test_ids[::]"):
-        assert not finish(result, name).keys() & {"stdout", "stderr", "log"}
 
 
 @SPREADS

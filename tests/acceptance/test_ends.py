@@ -11,14 +11,6 @@ from tests.acceptance.project import SUITES
 FILES = sorted(path.name for path in (SUITES / "exits").glob("test_*.py"))
 
 
-@pytest.mark.ways("spread", [("-n0",), ("-n2",)], ids=" ".join)
-def test_each_alone(make_project: MakeProject, spread: tuple[str, ...]) -> None:
-    """With one process per case, the end of the process is part of the case."""
-    project = make_project("exits")
-    result = project.run("--isolation=case", *spread)
-    compare(result, expected(project, "case"), alone=True)
-
-
 @pytest.mark.ways("name", FILES)
 def test_one_among_others(make_project: MakeProject, name: str) -> None:
     """If a process with several cases ends badly, the responsible case is found."""

@@ -169,27 +169,6 @@ def test_processes_of_a_run_share_compiler_caches_and_runs_do_not(make_project: 
     assert not (second.run_dir / "compiler-caches").exists()
 
 
-BUILDS = """\
-import os, pathlib, signal
-
-def test_before(): pass
-
-def test_killed_while_it_builds():
-    folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "mine")
-    folder.mkdir(parents=True, exist_ok=True)
-    os.open(folder / "lock", os.O_CREAT | os.O_EXCL)  # as torch does, which then waits for as long as there is one
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_killed_build_does_not_hold_up_the_next(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/test_builds.py", BUILDS)
-    result = project.run("-n0")
-    attempts = [line["outcome"] for line in result.lines if line["event"] == "finish" and "killed" in line["case"]]
-    assert attempts == ["crashed", "crashed"], result.tail()
-
-
 @pytest.mark.parametrize("spread", ["-n0", "-n2"])
 def test_the_name_of_the_entry_point_activates_the_harness_too(make_project: MakeProject, spread: str) -> None:
     project = make_project()

@@ -59,56 +59,6 @@ def test_innocent():
     assert result.verdicts == expected(project, "batch").outcomes, result.tail()
 
 
-@pytest.mark.nightly
-def test_stubborn(make_project: MakeProject) -> None:
-    """The watchdog in its process is off, SIGTERM is ignored, the process is stopped: only SIGKILL ends it."""
-    project = make_project("stubborn")
-    result = project.run("-n0")
-    compare(result, expected(project, "batch"))
-    assert result.seconds < 30
-
-
-@pytest.mark.ways("mode", ["batch", "case"])
-def test_forgotten_fork(make_project: MakeProject, mode: str) -> None:
-    """A case forks and the child forgets to exit: messages of the child, a copy of the executor, are ignored."""
-    project = make_project()
-    project.write(
-        "suites/fork/test_fork.py",
-        """
-import os
-
-EXPECTED = {
-    "test_before": "passed",
-    "test_forks": "leaked: left a child process running",
-    "test_between": "passed",
-    "test_child_fails": "leaked: left a child process running",
-    "test_fails": "failed: AssertionError: on purpose",
-    "test_after": "passed",
-}
-
-def test_before():
-    pass
-
-def test_forks():
-    os.fork()
-
-def test_between():
-    pass
-
-def test_child_fails():
-    assert os.fork()
-
-def test_fails():
-    raise AssertionError("on purpose")
-
-def test_after():
-    pass
-""",
-    )
-    result = project.run("-n0", f"--isolation={mode}", "--case-timeout=20")
-    compare(result, expected(project, mode), alone=mode == "case")
-
-
 def test_exit_of_the_session(make_project: MakeProject) -> None:
     """A case that calls `pytest.exit` stops the run; the cases after it are not run."""
     project = make_project()
@@ -133,72 +83,6 @@ def test_after():
     assert result.verdicts == expected(project, "batch").outcomes, result.tail()
     assert result.status in (1, 2)
     check_journal(result)
-
-
-def test_shared_fixture_that_kills(make_project: MakeProject) -> None:
-    """A crash in the teardown of a shared fixture is attributed to the case after which it is torn down."""
-    project = make_project()
-    project.write(
-        "suites/shared/test_shared.py",
-        """
-import os
-import pytest
-
-EXPECTED = {
-    "TestUsers::test_first": "passed",
-    "TestUsers::test_last": "crashed: SIGABRT in teardown",
-    "test_after": "passed",
-}
-
-@pytest.fixture(scope="class")
-def explosive():
-    yield
-    os.abort()
-
-@pytest.mark.usefixtures("explosive")
-class TestUsers:
-    def test_first(self):
-        pass
-
-    def test_last(self):
-        pass
-
-def test_after():
-    pass
-""",
-    )
-    result = project.run("-n0")
-    compare(result, expected(project, "batch"))
-
-
-def test_session_fixture_that_fails_in_teardown(make_project: MakeProject) -> None:
-    """A session fixture's teardown that fails after the last case is an error of that case."""
-    project = make_project()
-    project.write(
-        "suites/shared/test_shared.py",
-        """
-import pytest
-
-EXPECTED = {
-    "test_first": "passed",
-    "test_last": "error: RuntimeError: cannot clean up",
-}
-COUNTS = {"passed": 1}
-
-@pytest.fixture(scope="session")
-def shared():
-    yield
-    raise RuntimeError("cannot clean up")
-
-def test_first(shared):
-    pass
-
-def test_last(shared):
-    pass
-""",
-    )
-    result = project.run("-n0")
-    compare(result, expected(project, "batch"))
 
 
 def test_session_fixture_of_a_crashed_executor(make_project: MakeProject) -> None:

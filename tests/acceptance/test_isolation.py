@@ -2,62 +2,11 @@
 
 from __future__ import annotations
 
-import psutil
 import pytest
 
 from tests.acceptance.conftest import MakeProject
-from tests.acceptance.expected import compare, expected
-from tests.acceptance.project import Project, journal_lines
+from tests.acceptance.project import journal_lines
 from tests.acceptance.rules import waive
-
-TOPICS = (
-    ("deaths",),
-    ("hangs",),
-    ("leftovers",),
-    ("noise",),
-    ("damage",),
-    ("company", "poison"),
-    ("fixtures", "verdicts"),
-)
-#: Suites whose cases depend on the previous one, which must run in the same process.
-IN_ORDER = (("company", "poison"),)
-
-
-@pytest.mark.parametrize(
-    ("mode", "workers"),
-    [
-        ("batch", 2),
-        ("case", 0),
-        *(pytest.param(*way, marks=pytest.mark.nightly) for way in (("batch", 0), ("case", 2))),
-    ],
-)
-@pytest.mark.ways("topics", TOPICS, ids="+".join)
-def test_whole_summary(make_project: MakeProject, topics: tuple[str, ...], mode: str, workers: int) -> None:
-    project = make_project(*topics)
-    dist = ["--dist=loadfile"] if workers and topics in IN_ORDER else []
-    # A fake torch replaces the real one; with the leak check, that would be the only finding.
-    checks = ["--leak-check=off"] if "poison" in topics else []
-    try:
-        result = project.run(f"--isolation={mode}", f"-n{workers}", *dist, *checks)
-    finally:
-        strays = end_daemons(project)
-    compare(result, expected(project, mode), alone=mode == "case")
-    assert strays == [], "a daemon without the run's environment was left behind"
-
-
-def end_daemons(project: Project) -> list[int]:
-    """Kill the daemons that cases of `project` started and that still run; return their process ids."""
-    ended = []
-    for pid in map(int, project.probe("daemons")):
-        try:
-            process = psutil.Process(pid)
-            if "signal.pause()" in " ".join(process.cmdline()):  # the id may belong to another process by now
-                process.kill()
-                ended.append(pid)
-        except psutil.NoSuchProcess:
-            continue
-    return ended
-
 
 _SERIAL = """
 import pytest

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.acceptance.conftest import MakeProject
-from tests.acceptance.expected import compare, expected
-
-
-@pytest.mark.ways("topic", ["user_values", "stopped_clocks", "replaced_streams"])
-@pytest.mark.ways("mode", ["batch", "case"])
-def test_verdicts(make_project: MakeProject, topic: str, mode: str) -> None:
-    project = make_project(topic)
-    result = project.run("-n0", f"--isolation={mode}", "--case-timeout=30")
-    compare(result, expected(project, mode), alone=mode == "case")
 
 
 def test_durations_are_of_the_clock_of_the_machine(make_project: MakeProject) -> None:

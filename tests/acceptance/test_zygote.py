@@ -86,17 +86,6 @@ def test_the_thread_pool_of_torch_is_renewed_after_a_fork(make_project: MakeProj
     assert len(result.verdicts) == 2
 
 
-def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject) -> None:
-    """Slurm sends SIGTERM to all processes of a step, and the running cases have their grace."""
-    project = make_project()
-    text = "import os, signal\ndef test_a(): os.kill(os.getppid(), signal.SIGTERM)\ndef test_b(): pass\n"
-    project.write("suites/plain/test_plain.py", text)
-    result = project.run("-n0", "--isolation=case")
-    assert result.status == 0, result.tail()
-    assert set(result.verdicts.values()) == {"passed"}
-    check_journal(result)
-
-
 @pytest.mark.parametrize(
     ("cases", "entry", "imported"),
     [
@@ -169,28 +158,6 @@ def test_a_fork_that_always_fails_ends_the_run(make_project: MakeProject, spread
     assert "ulimit -u" in result.terminal
     assert set(result.verdicts.values()) == {"not_run"}
     assert not (result.run_dir / "zygote-gw0.log").exists(), "another zygote was started, under the same pressure"
-
-
-@STARTS
-@SPREADS
-def test_a_program_of_a_case_inherits_no_descriptor_of_the_harness(
-    make_project: MakeProject, spread: str, start: str
-) -> None:
-    project = make_project()
-    project.write(
-        "suites/plain/test_lists.py",
-        """
-import os
-
-def test_lists():
-    listed = os.path.join(os.environ["PROBE_DIR"], "descriptors")
-    assert os.system(f"ls -l /proc/self/fd > {listed}") == 0
-""",
-    )
-    result = project.run(spread, f"--start={start}")
-    assert result.status == 0, result.tail()
-    numbers = [line.partition(" -> ")[0].split()[-1] for line in project.probe("descriptors") if " -> " in line]
-    assert numbers == ["0", "1", "2", "3"], "3 is the folder that is listed"
 
 
 @STARTS

@@ -14,6 +14,7 @@ EXPECTED = {
     "test_left_stopped": "contaminated: did not restore subprocess._time",
     "test_after": "passed",
 }
+OPTIONS = ["--case-timeout=30"]
 NAMES = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
 REAL = {name: getattr(time, name) for name in NAMES}
 
