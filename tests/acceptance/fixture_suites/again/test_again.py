@@ -9,7 +9,7 @@ import pytest
 EXPECTED = {
     "test_passes": "passed",
     "test_fails_the_second_time": "failed: failed in 1 of 3 repetitions: assert 2 != 2",
-    "test_fails": "failed: failed in 3 of 3 repetitions: assert 1 == 2",
+    "test_fails": "failed: failed in 3 of 3 repetitions: AssertionError: assert 1 == 2",
     "test_waived": "waived: waived: known",
     "test_skips": "skipped: skipped in 3 of 3 repetitions",
 }
