@@ -77,11 +77,6 @@ def test_draw(number, case_seed):
     assert not {line.split()[2] for line in project.probe("other")} & {line.split()[2] for line in drawn["batch"]}
 
 
-def test_drawn_seed_is_printed(make_project: MakeProject) -> None:
-    result = make_project("plain").run("-n0")
-    assert f"seed {result.lines[0]['seed']}" in result.terminal
-
-
 @SPREADS
 def test_raw_ids(make_project: MakeProject, spread: str) -> None:
     """pytest escapes unusual characters in ids unless a project disables that; then control characters come through."""

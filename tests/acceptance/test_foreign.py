@@ -169,7 +169,7 @@ def test_processes_of_a_run_share_compiler_caches_and_runs_do_not(make_project: 
     assert not (second.run_dir / "compiler-caches").exists()
 
 
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_the_name_of_the_entry_point_activates_the_harness_too(make_project: MakeProject, spread: str) -> None:
     project = make_project()
     project.write("pytest.ini", "[pytest]\n")

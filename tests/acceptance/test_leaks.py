@@ -254,31 +254,6 @@ def test_verdicts_are_the_same_in_any_order(make_project: MakeProject, seed: int
     check_journal(result)
 
 
-def test_what_a_second_run_changes_is_not_the_next_cases(make_project: MakeProject) -> None:
-    """A suspicion makes the first case run again. State that this run changes is restored, so no case is blamed."""
-    project = make_project()
-    project.write(
-        "suites/second/test_second.py",
-        """
-import torch
-
-KEPT = []
-
-def test_lazy():
-    if KEPT:
-        torch.set_default_dtype(torch.float64)
-    else:
-        KEPT.append(torch.zeros(1 << 20))
-
-def test_next():
-    assert torch.get_default_dtype() == torch.float32
-""",
-    )
-    result = project.run("-n0")
-    assert sorted(result.verdicts.values()) == ["passed", "passed"], result.tail()
-    assert "flaky" not in result.terminal
-
-
 @pytest.mark.parametrize("level", ["off", "fast", "full"])
 def test_a_known_leak_is_green_at_each_level_of_the_checks(make_project: MakeProject, level: str) -> None:
     """Without checks, the run cannot see the leak, so it does not say that the leak is gone."""

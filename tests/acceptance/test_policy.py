@@ -199,27 +199,15 @@ def test_options_that_isolation_none_ignores_are_named(make_project: MakeProject
     assert "ignored without isolation: repeat 2, waivers, forbidden skips" in result.terminal
 
 
-@pytest.mark.parametrize(
-    ("level", "runs"), [("command line", 5), ("environment", 4), ("profile", 3), ("ini", 2), ("", 1)]
-)
-def test_what_says_more_wins(make_project: MakeProject, level: str, runs: int) -> None:
-    """Command line, environment, profile, ini file, default: the first one that has the setting applies."""
-    levels = ["command line", "environment", "profile", "ini", ""]
-    said = levels[levels.index(level) :]
+def test_a_profile_says_more_than_the_ini_file(make_project: MakeProject) -> None:
+    """tests/configuration/test_options.py has the other levels."""
     project = make_project()
     project.write("suites/one/test_one.py", "def test_one(): pass\n")
-    configure(project, "profiles/some", description="some", **({"repeats": 3} if "profile" in said else {}))
-    if "ini" in said:
-        project.write("pytest.ini", (project.folder / "pytest.ini").read_text() + "harness_repeat = 2\n")
-    result = project.run(
-        "-n0",
-        "--profile=some",
-        *(["--repeat=5"] if "command line" in said else []),
-        env={"HARNESS_REPEAT": "4"} if "environment" in said else None,
-    )
+    configure(project, "profiles/some", description="some", repeats=3)
+    result = project.run("-n0", "--profile=some", "-oharness_repeat=2")
     assert result.status == 0, result.tail()
-    assert [line["final"] for line in result.lines if line["event"] == "finish"] == [True] * runs
-    assert result.lines[0]["settings"]["repeat"] == runs
+    assert [line["final"] for line in result.lines if line["event"] == "finish"] == [True] * 3
+    assert result.lines[0]["settings"]["repeat"] == 3
 
 
 @pytest.mark.parametrize(

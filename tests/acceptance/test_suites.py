@@ -137,6 +137,7 @@ SUITES = (
     Suites(("harm", "before_fork", "wider_scopes"), day=(BATCH_2, CASE), look=look_at_kept_files),
     Suites(("inside",), day=(BATCH_2, CASE), look=look_at_the_temporary_folder),
     Suites(("user_values", "stopped_clocks", "replaced_streams"), day=(BATCH,)),
+    Suites(("torch_threads", "second_run"), day=(BATCH,)),
     Suites(("process_state",), day=(BATCH,)),
     Suites(("process_user",), day=(BATCH,), marks=(_ROOT,)),
     Suites(("exits",), day=(CASE,), night=(CASE_2,)),
@@ -161,6 +162,7 @@ def test_whole_summary(make_project: MakeProject, suites: Suites, mode: str, wor
     try:
         result = project.run(f"--isolation={mode}", f"-n{workers}", *wanted.options, env={"WORKERS": str(workers)})
         compare(result, wanted, alone=mode == "case")
+        assert f"seed {result.lines[0]['seed']}" in result.terminal
         if suites.look is not None:
             suites.look(project, result)
     finally:

@@ -40,20 +40,6 @@ if main is not None and main.name == "harness.zygote.__main__":
 
     os.fork = fork
 """
-#: Sets the number of threads at import, and records each later call.
-COUNTS_THREAD_POOLS = """\
-import torch
-
-really_set = torch.set_num_threads
-really_set(1)
-
-def set_num_threads(number):
-    set_num_threads.pools.append(number)
-    really_set(number)
-
-set_num_threads.pools = []
-torch.set_num_threads = set_num_threads
-"""
 PLAIN = """\
 import pytest
 
@@ -65,25 +51,6 @@ def test_plain(number):
 
 def _lines(result: Result, event: str) -> list[dict[str, Any]]:
     return [line for line in result.lines if line["event"] == event]
-
-
-def _finish(result: Result, case: str) -> dict[str, Any]:
-    """Return the final line for a case."""
-    return next(line for line in _lines(result, "finish") if line["final"] and line["case"].endswith(case))
-
-
-def test_the_thread_pool_of_torch_is_renewed_after_a_fork(make_project: MakeProject) -> None:
-    """A pool from before the fork crashes a process in which two threads renew it at the same time."""
-    project = make_project()
-    project.write("suites/conftest.py", COUNTS_THREAD_POOLS)
-    project.write(
-        "suites/plain/test_plain.py",
-        "import pytest, torch\n@pytest.mark.parametrize('n', range(2))\ndef test_pool(n):\n"
-        "    assert torch.set_num_threads.pools == [1] and torch.get_num_threads() == 1\n",
-    )
-    result = project.run("-n0", "--isolation=case", "--start=fork")
-    assert result.status == 0, result.tail()
-    assert len(result.verdicts) == 2
 
 
 @pytest.mark.parametrize(
@@ -111,7 +78,7 @@ def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
     project.write("suites/plain/test_plain.py", text)
     if ":" in entry:
         project.write("suites/other/test_other.py", "def test_b(): pass\n")  # ten cases in total, not in the folder
-    result = project.run("-n2", "-opythonpath=.", f"-oharness_preload_many={entry}")
+    result = project.run("-n0", "-opythonpath=.", f"-oharness_preload_many={entry}")
     assert result.status == 0, result.tail()
     assert set(result.verdicts.values()) == {"passed"}
 
@@ -183,7 +150,7 @@ def test_dies():
     )
     # Cold, since a fork of the case is identified by its command line, which is the zygote's.
     result = project.run("--isolation=case", f"--start={start}", cold=True)
-    stays, dies = (_finish(result, case) for case in ("::test_forks", "::test_dies"))
+    stays, dies = (result.final(name) for name in ("test_forks", "test_dies"))
     assert stays["outcome"] == "leaked"
     assert stays["message"].startswith("left a child process running: ")
     assert stays["message"].endswith(", a fork of the case")
@@ -212,7 +179,7 @@ def test_shares():
     with tempfile.TemporaryDirectory(prefix="shares-") as temp:
         result = project.run("-n0", env={"TMPDIR": temp})
     assert set(result.verdicts.values()) == {"passed"}, result.tail()
-    assert "notes" not in _finish(result, "::test_shares")
+    assert "notes" not in result.final("test_shares")
 
 
 # Processes that cannot be killed
