@@ -39,7 +39,7 @@ harness_suites = suites
 harness_preload =
 strict_markers = true
 """
-_COUNTS = re.compile(r"^=+ (.+) in [0-9.]+s(?: \([0-9:]+\))? =+$", re.MULTILINE)
+_COUNTS = re.compile(r"^=+ (.+) in -?[0-9.]+s(?: \([0-9:]+\))? =+$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

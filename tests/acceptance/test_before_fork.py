@@ -2,49 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.acceptance.conftest import MakeProject
-
-HANDLERS = """
-import atexit, os, pathlib, shutil, tempfile
-import pytest
-
-PROBE = pathlib.Path(os.environ["PROBE_DIR"])
-FOLDER = tempfile.mkdtemp(dir=PROBE)
-atexit.register(shutil.rmtree, FOLDER)
-KEPT = tempfile.TemporaryDirectory(dir=PROBE)
-
-def note(name):
-    with open(PROBE / name, "a") as file:
-        print(os.getpid(), file=file)
-
-@atexit.register
-def of_import(): note("of-import")
-
-@pytest.mark.parametrize("number", range(4))
-def test_it(number):
-    assert os.path.isdir(FOLDER)
-    assert os.path.isdir(KEPT.name)
-    atexit.register(note, "of-case")
-    note("cases")
-"""
-
-
-@pytest.mark.parametrize("arguments", [("-n2",), ("-n0", "--isolation=case")])
-def test_exit_handlers_run_once_where_they_were_registered(
-    make_project: MakeProject, arguments: tuple[str, ...]
-) -> None:
-    project = make_project()
-    project.write("suites/test_handlers.py", HANDLERS)
-    result = project.run(*arguments, "--leak-check=off")
-    assert (result.status, set(result.verdicts.values())) == (0, {"passed"}), result.tail()
-    cases, of_case, of_import = (project.probe(name) for name in ("cases", "of-case", "of-import"))
-    assert sorted(of_case) == sorted(cases)
-    assert len(of_import) == 1
-    assert of_import[0] not in cases
-    assert project.probe_names() == ["cases", "of-case", "of-import"], "no folder is left"
-
 
 STARTED = """
 import subprocess, sys

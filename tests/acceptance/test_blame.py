@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import MakeProject
-from tests.acceptance.expected import check_journal, compare_junit, expected
 from tests.acceptance.project import paste
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
@@ -75,66 +74,6 @@ def test_draw(number, case_seed):
     assert len({line.split()[2] for line in drawn["batch"]}) == 4
     project.run("-n0", env={"DRAWN": "other"})
     assert not {line.split()[2] for line in project.probe("other")} & {line.split()[2] for line in drawn["batch"]}
-
-
-@SPREADS
-def test_raw_ids(make_project: MakeProject, spread: str) -> None:
-    """pytest escapes unusual characters in ids unless a project disables that; then control characters come through."""
-    project = make_project()
-    ini = (project.folder / "pytest.ini").read_text()
-    option = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support"
-    project.write("pytest.ini", f"{ini}{option} = true\n")
-    project.write(
-        "suites/ids/test_ids.py",
-        """
-import os
-import pytest
-
-EXPECTED = {
-    "test_ids[\\x1b[31m]": "passed",
-    "test_ids[\\x01]": "passed",
-    "test_ids[\\ufffe]": "passed",
-    "test_ids[\\u2028]": "passed",
-    "test_crashes[\\x07]": "crashed: exit status 3",
-}
-
-@pytest.mark.parametrize("text", ["\\x1b[31m", "\\x01", "\\ufffe", "\\u2028"])
-def test_ids(text):
-    pass
-
-@pytest.mark.parametrize("text", ["\\x07"])
-def test_crashes(text):
-    os._exit(3)
-""",
-    )
-    result = project.run(spread)
-    wanted = expected(project, "batch")
-    assert result.verdicts == wanted.outcomes, result.tail()
-    check_journal(result)
-    compare_junit(result, wanted.cases)
-
-
-def test_surrogate_id(make_project: MakeProject) -> None:
-    """The same holds for a lone surrogate in an id; xdist itself cannot transfer one."""
-    project = make_project()
-    ini = (project.folder / "pytest.ini").read_text()
-    option = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support"
-    project.write("pytest.ini", f"{ini}{option} = true\n")
-    project.write(
-        "suites/ids/test_ids.py",
-        """
-import pytest
-
-@pytest.mark.parametrize("text", ["\\udc80"])
-def test_ids(text):
-    pass
-""",
-    )
-    result = project.run("-n0")
-    assert result.status == 0, result.tail()
-    assert result.verdicts == {"suites/ids/test_ids.py::test_ids[\\udc80]": "passed"}
-    check_journal(result)
-    compare_junit(result, {"suites/ids/test_ids.py::test_ids[\\udc80]": ("passed", "")})
 
 
 def test_long_temporary_folder(make_project: MakeProject, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.conftest import MakeProject
-from tests.acceptance.expected import check_journal, compare, compare_junit, expected
+from tests.acceptance.expected import check_journal, compare_junit, expected
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
@@ -83,39 +83,3 @@ def test_after():
     assert result.verdicts == expected(project, "batch").outcomes, result.tail()
     assert result.status in (1, 2)
     check_journal(result)
-
-
-def test_session_fixture_of_a_crashed_executor(make_project: MakeProject) -> None:
-    """A failing teardown of a shared fixture is reported, even if its executor was retired for another reason."""
-    project = make_project()
-    project.write(
-        "suites/shared/test_shared.py",
-        """
-import os
-import pytest
-
-EXPECTED = {
-    "test_first": "passed",
-    "test_moves": "contaminated: did not restore the working folder",
-    "test_last": "error: RuntimeError: cannot clean up",
-}
-FINDINGS = ["teardown"]
-COUNTS = {"passed": 1}
-
-@pytest.fixture(scope="session")
-def shared():
-    yield
-    raise RuntimeError("cannot clean up")
-
-def test_first(shared):
-    pass
-
-def test_moves():
-    os.chdir("/")
-
-def test_last(shared):
-    pass
-""",
-    )
-    result = project.run("-n0")
-    compare(result, expected(project, "batch"))

@@ -99,6 +99,34 @@ def look_at_the_temporary_folder(project: Project, _: Result) -> None:
     assert not list(project.temp.glob("harness-*"))
 
 
+def look_at_clocks(_: Project, result: Result) -> None:
+    """Durations are those of the machine's clock."""
+    finishes = [line for line in result.lines if line["event"] == "finish" and "/test_clocks.py::" in line["case"]]
+    assert len(finishes) >= 6
+    phases = [seconds for line in finishes for seconds in line["phases"].values()]
+    assert len(phases) == 3 * len(finishes)
+    assert all(0 < seconds < result.seconds for seconds in phases)
+    moments = [line["t"] for line in result.lines]
+    assert max(moments) - min(moments) < result.seconds
+
+
+def look_at_exit_handlers(project: Project, _: Result) -> None:
+    cases, of_case, of_import = (project.probe(name) for name in ("cases", "of-case", "of-import"))
+    assert sorted(of_case) == sorted(cases)
+    assert len(of_import) == 1
+    assert of_import[0] not in cases
+    assert project.probe_names() == ["cases", "of-case", "of-import"], "no folder is left"
+
+
+def look_at_finalised_processes(project: Project, _: Result) -> None:
+    assert project.probe_names() == ["test_shared", "test_waived"]
+
+
+def look_for_one_executor_per_worker(_: Project, result: Result) -> None:
+    started = [line for line in result.lines if line["event"] == "executor" and line["state"] == "started"]
+    assert sorted(line["executor"] for line in started) == ["gw0-e1", "gw1-e1"]
+
+
 def look_for_executors(_: Project, result: Result) -> None:
     """Without isolation there are none."""
     assert not any(line["event"] == "executor" for line in result.lines)
@@ -136,7 +164,15 @@ SUITES = (
     Suites(("gated",), day=(BATCH_2, NONE), night=(BATCH, NONE_2)),
     Suites(("harm", "before_fork", "wider_scopes"), day=(BATCH_2, CASE), look=look_at_kept_files),
     Suites(("inside",), day=(BATCH_2, CASE), look=look_at_the_temporary_folder),
-    Suites(("user_values", "stopped_clocks", "replaced_streams"), day=(BATCH,)),
+    Suites(("exit_handlers",), day=(BATCH_2, CASE), night=(), look=look_at_exit_handlers),
+    Suites(("finalised",), day=(BATCH,), night=(), look=look_at_finalised_processes),
+    Suites(("late",), day=(BATCH,), night=()),
+    Suites(("raw_ids",), day=(BATCH_2,)),
+    Suites(("raw_ids", "surrogate_ids"), day=(BATCH,), night=(CASE,)),
+    Suites(("serial",), day=(BATCH_2,), night=(), look=look_for_one_executor_per_worker),
+    Suites(("session_teardown",), day=(BATCH,), night=(BATCH_2,)),
+    Suites(("stopped_clocks",), day=(NONE,), night=(), look=look_at_clocks),
+    Suites(("user_values", "stopped_clocks", "replaced_streams"), day=(BATCH,), look=look_at_clocks),
     Suites(("torch_threads", "second_run"), day=(BATCH,)),
     Suites(("process_state",), day=(BATCH,)),
     Suites(("process_user",), day=(BATCH,), marks=(_ROOT,)),

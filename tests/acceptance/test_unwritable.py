@@ -1,4 +1,7 @@
-"""A run that cannot write its files: one sentence, exit status 3, no remains, and the written part is readable."""
+"""A run that cannot write its files: one sentence, exit status 3, no remains, and the written part is readable.
+
+Without /proc, no run begins.
+"""
 
 from __future__ import annotations
 
@@ -184,3 +187,20 @@ def test_what_executors_tell(make_project: MakeProject) -> None:
     (verdict,) = result.ledger.verdicts
     assert verdict.outcome.value == "lost", result.tail()
     assert verdict.message.startswith("the harness failed (in call): OSError: ")
+
+
+def _may_unmount() -> bool:
+    command = ["unshare", "--mount", "umount", "-l", "/proc"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif("not _may_unmount()", reason="only root may unmount /proc")
+def test_without_proc_the_run_says_what_is_missing(make_project: MakeProject) -> None:
+    project = make_project("plain")
+    command = f"umount -l /proc && {sys.executable} -m pytest suites -n0"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", command], cwd=project.folder, capture_output=True, text=True, check=False
+    )
+    assert "there is no /proc, which runs need; mount it" in done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    assert done.returncode == 4
