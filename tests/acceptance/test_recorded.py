@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.acceptance.conftest import MakeProject
+from tests.acceptance.rules import report
 
 SUITE = """
 import pytest
@@ -67,8 +66,8 @@ def test_recorded_properties_are_in_every_report(make_project: MakeProject, mode
     assert found["none"] == ()
     assert "PROPERTY speed = 12.5\n" in "".join(result.junit.itertext())
     assert "property speed = 12.5" in (result.run_dir / "report.html").read_text()
-    assert "property place\\x00 = &lt;here&gt;" in report(result.run_dir, "markdown")
-    cases = {case["id"]: case for case in json.loads(report(result.run_dir, "json"))["cases"]}
+    assert "property place\\x00 = &lt;here&gt;" in report(result.run_dir, "markdown").stdout
+    cases = {case["id"]: case for case in json.loads(report(result.run_dir, "json").stdout)["cases"]}
     assert cases["suites/test_it.py::test_green"]["attempts"][0]["properties"] == [
         ["speed", "12.5"],
         ["speed", "[1, 'a']"],
@@ -85,11 +84,6 @@ def test_the_most_memory_of_a_case_is_in_the_journal(make_project: MakeProject) 
     for name in ("large", "red"):
         assert 60 << 20 < memory[name]["host"] < 80 << 20
     assert memory["small"].get("host", 0) < 16 << 20
-
-
-def report(run_dir: object, form: str) -> str:
-    command = [sys.executable, "-m", "harness", "report", form, str(run_dir)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_a_doctest_says_why_it_failed(make_project: MakeProject) -> None:

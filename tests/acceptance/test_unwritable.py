@@ -19,6 +19,7 @@ import pytest
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result, Running
+from tests.acceptance.rules import report
 
 WAITS = "::test_waits"
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2", "--isolation=none"])
@@ -45,11 +46,6 @@ def check_failed(result: Result, what: str) -> None:
     assert not [name for name in os.listdir(result.run_dir.parent / "tmp") if name.startswith("harness-")]
     check_journal(result)
     assert not result.contents.damaged
-
-
-def report(run_dir: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", "report", str(run_dir)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def limit_journal(running: Running, spare: int) -> None:
