@@ -183,6 +183,12 @@ class Project:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
+    def keep(self, *names: str) -> None:
+        """Remove all test files but those of these names."""
+        for path in self.folder.glob("suites/**/test_*.py"):
+            if path.name not in names:
+                path.unlink()
+
     def start(
         self,
         *arguments: str,

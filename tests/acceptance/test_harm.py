@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.conftest import MakeProject
-from tests.acceptance.expected import check_journal, compare_junit, expected
+from tests.acceptance.expected import check_journal, compare, compare_junit, expected
+from tests.acceptance.project import SUITES
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
@@ -83,3 +84,25 @@ def test_after():
     assert result.verdicts == expected(project, "batch").outcomes, result.tail()
     assert result.status in (1, 2)
     check_journal(result)
+
+
+# The end of the process, long after the last result is reported
+
+EXITS = sorted(path.name for path in (SUITES / "exits").glob("test_*.py"))
+
+
+@pytest.mark.ways("name", EXITS)
+def test_an_end_that_one_case_breaks_among_others(make_project: MakeProject, name: str) -> None:
+    """If a process with several cases ends badly, the responsible case is found."""
+    project = make_project("exits")
+    project.keep(name)
+    result = project.run("-n0", "--case-timeout=1")
+    compare(result, expected(project, "batch"))
+
+
+def test_an_end_that_several_cases_break(make_project: MakeProject) -> None:
+    """If several cases break the end of a shared process, each of them is found."""
+    project = make_project("exits")
+    project.keep(*{*EXITS} - {"test_atexit_hangs.py", "test_thread_stays.py"})
+    result = project.run("-n0")
+    compare(result, expected(project, "batch"))

@@ -191,7 +191,7 @@ def _runs() -> Iterator[Any]:
             yield pytest.param(suites, mode, workers, id=f"{'+'.join(suites.topics)}-{mode}-{workers}", marks=marks)
 
 
-@pytest.mark.parametrize(("suites", "mode", "workers"), _runs())
+@pytest.mark.parametrize(("suites", "mode", "workers"), list(_runs()))
 def test_whole_summary(make_project: MakeProject, suites: Suites, mode: str, workers: int) -> None:
     project = make_project(*suites.topics)
     wanted = expected(project, mode)

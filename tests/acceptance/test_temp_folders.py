@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -187,3 +188,12 @@ def test_basetemp_is_not_emptied_under_a_case_that_runs(project: Project) -> Non
     project.write("suites/test_second.py", SHARED_BASETEMP_SECOND)
     result = project.run("-n2", "--dist=loadfile", f"--basetemp={project.folder / 'base'}")
     assert result.status == 0, result.tail()
+
+
+def test_long_temporary_folder(make_project: MakeProject, tmp_path: Path) -> None:
+    """The temporary folder may have a long path, although a socket's path must be short."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    result = make_project("plain").run("-n0", env={"TMPDIR": str(folder)})
+    assert result.status == 1, result.tail()
+    assert result.counts["passed"] == 2

@@ -1,4 +1,4 @@
-"""The zygote under shortage of resources, and what its executors' programs receive and leave."""
+"""The zygote under shortage of resources, the modules that it imports, and what the programs of its executors leave."""
 
 from __future__ import annotations
 
