@@ -194,7 +194,7 @@ def _agree(found: tuple[str, str] | None, wanted: tuple[str, str] | None) -> boo
 
 @cache
 def _line_schema(event: str) -> Any:
-    """Return the validator for lines of this kind. That of the whole schema tries all kinds, which takes five times as long."""
+    """Return the validator for lines of this kind. The whole schema tries all kinds, and takes five times as long."""
     schema = json.loads(events.SCHEMA_FILE.read_text())
     kinds = schema["discriminator"]["mapping"]
     return jsonschema.Draft202012Validator({"$ref": kinds[event], "$defs": schema["$defs"]})
