@@ -289,6 +289,8 @@ class ChildWatch:
         self._held: dict[int, set[LiveFixture]] = {}
         #: By process id, the fixture with whose end it should have ended.
         self._overdue: dict[int, LiveFixture] = {}
+        #: The processes that appeared during the last case.
+        self._latest: list[int] = []
 
     @contextmanager
     def setting_up(self, fixture: LiveFixture) -> Iterator[None]:
@@ -308,6 +310,12 @@ class ChildWatch:
                 del self._held[pid]
                 self._overdue[pid] = fixture
 
+    def leave_to_case(self) -> None:
+        """Expect no fixture to end the processes that appeared during the last case, which leaks one each time."""
+        for pid in self._latest:
+            self._held.pop(pid, None)
+            self._overdue.pop(pid, None)
+
     def check(self) -> tuple[list[StateProblem], list[FixtureProblem]]:
         """Return the processes that the case has left running, and those that fixtures have left when they ended."""
         now = set(_children())
@@ -320,6 +328,7 @@ class ChildWatch:
         self._held = {pid: owners for pid, owners in self._held.items() if pid in now}
         new = sorted(now - self._known - self._held.keys() - overdue.keys())
         self._known = now
+        self._latest = new
         if new and (live := self._live()):
             self._held.update((pid, {*live}) for pid in new)
             new = []

@@ -389,6 +389,8 @@ class Executor:
         else:
             changed, end.grown, end.by_case = self._inspector.finish() if compared else ([], {}, {})
             if not self._poisoned:
+                if message["owned"]:
+                    self._children.leave_to_case()
                 changed += self._fixture_problems()
             end.error = "; ".join(problem.text for problem in changed)
         end.session = self._session.news()

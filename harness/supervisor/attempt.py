@@ -265,12 +265,12 @@ class Listener:
                 report.sections.append((f"Captured {name} {report.when}", file.read(begin, end, OUTPUT_LIMIT)))
 
 
-def leave(handle: ExecutorHandle, limit: float, *, light: bool) -> bool:
+def leave(handle: ExecutorHandle, limit: float, *, light: bool, owned: bool = False) -> bool:
     """Ask an executor to exit, and wait for it. Returns False if it has not ended within `limit` seconds.
 
-    Raises ZygoteError, StoppedError.
+    `owned`: the processes that the last case has left are its own, and no fixture's. Raises ZygoteError, StoppedError.
     """
-    handle.send({"op": "exit", "limit": limit, "light": light})
+    handle.send({"op": "exit", "limit": limit, "light": light, "owned": owned})
     deadline = clock.monotonic() + limit + GRACE
     while handle.exit_status is None:
         answer = handle.receive(deadline)

@@ -13,6 +13,7 @@ import pytest
 
 from harness.collection import foreign_plugins
 from harness.collection.cases import CASE_ID, NarrowCollection, is_case, select_cases, skip_reason
+from harness.configuration import options
 from harness.configuration.context import RunContext
 from harness.core.clock import now
 from harness.core.outcome import EXIT_NOTHING_RAN, Outcome
@@ -188,8 +189,10 @@ class WorkerHooks:
         return True
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self._worker.close()
+        if hasattr(session.config, "workerinput"):
+            options.leave_out_idle_hypothesis(session.config)
 
 
 _LISTENER = "allure_listener"

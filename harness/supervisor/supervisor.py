@@ -269,14 +269,14 @@ class Supervisor(Worker):
         self.journal.record(case.not_run(reason, self.journal.worker))
         self._session.report_not_run(case, reason)
 
-    def finish(self) -> None:
-        """Retire the current executor. If it ends badly, find the cases that cause it."""
+    def finish(self, *, owned: bool = False) -> None:
+        """Retire the current executor. If it ends badly, find the cases that cause it. `owned`: see `leave`."""
         handle = self._slot.current
         if handle is None:
             return
         with self.journal.doing(f"ending executor {handle.name}"):
             try:
-                ended = leave(handle, self.context.case_timeout, light=False)
+                ended = leave(handle, self.context.case_timeout, light=False, owned=owned)
             except ZygoteError as error:
                 self._slot.drop_zygote()
                 self._add_unknown_end(handle, str(error))
@@ -404,7 +404,8 @@ class Supervisor(Worker):
             else:
                 self._record(history, attempt, final=True)
             if attempt.outcome is Outcome.LEAKED:
-                self.finish()  # no other case may run in a process with a leak
+                # No other case may run in a process with a leak.
+                self.finish(owned="children" in attempt.suspicions)
             if enough:
                 return
 

@@ -7,9 +7,13 @@ Each file of a fixture suite defines a table, which is read without importing th
         "TestA::test_b[1]": {"batch": "flaky", "case": "passed"},
     }
 
-A value is an outcome and, after a colon, a part of the message; or one such value per isolation mode. Optional tables
-are ``FINDINGS``, the kinds of findings, and ``COUNTS``, the difference between pytest's last line and the outcomes,
-since pytest counts phases and not cases. Either may be given per isolation mode.
+A value is an outcome and, after a colon, a part of the message; or one such value per isolation mode. Four other tables
+are optional, and may also be given per isolation mode:
+
+- ``OPTIONS``: the options with which the suite runs;
+- ``FINDINGS``: the kinds of the findings, each followed by a part of its message in the same form;
+- ``SAYS``: texts of the terminal;
+- ``COUNTS``: the difference between pytest's last line and the outcomes, since pytest counts phases and not cases.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import ast
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,49 +67,68 @@ NOT_RUN = {"gated", "skipped", "not_run", "lost"}
 #: Outcomes that only an attempt in a fresh process reaches, unless the case was the first in its process.
 BREAKS = {"crashed", "timeout", "poisoned", "leaked", "contaminated"}
 _RESULT_TAGS = {"failure", "error", "skipped"}
+_TABLES = {"EXPECTED", "OPTIONS", "FINDINGS", "SAYS", "COUNTS"}
+_MODES = {"batch", "case", "none"}
 _SUMMED = {"passed", "failed", "error", "skipped", "xfailed", "xpassed", "gated", "flaky"}
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected summary of a run: the outcome and part of the message of each case, findings, pytest's counts."""
+    """The expected summary of a run: outcome or kind, and a part of the message, of each case and finding; the rest."""
 
     cases: Mapping[str, tuple[str, str]]
-    findings: Sequence[str]
-    counts: Mapping[str, int]
+    findings: Sequence[tuple[str, str]] = ()
+    says: Sequence[str] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    options: Sequence[str] = ()
 
     @property
     def outcomes(self) -> dict[str, str]:
         return {case: outcome for case, (outcome, _) in self.cases.items()}
 
-    def status(self, *, fail_on_flaky: bool = False) -> int:
+    @property
+    def fail_on_flaky(self) -> bool:
+        return "--fail-on-flaky" in self.options
+
+    def status(self) -> int:
         """Return the exit status that follows from the outcomes and findings."""
         outcomes = set(self.outcomes.values())
-        if outcomes & RED or self.findings or (fail_on_flaky and "flaky" in outcomes):
+        if outcomes & RED or self.findings or (self.fail_on_flaky and "flaky" in outcomes):
             return 1
         return 0 if outcomes - NOT_RUN else 5
 
     def only(self, keep: Sequence[str]) -> Expected:
         """Return the expectation for a run of fewer cases: those whose ids end with one of `keep`."""
         cases = {case: value for case, value in self.cases.items() if case.endswith(tuple(keep))}
-        return Expected(cases, self.findings, _counted(cases))
+        return replace(self, cases=cases, counts=_counted(cases))
 
 
 def expected(project: Project, mode: str) -> Expected:
     """Return the expectations in the tables of the suites in `project` for isolation `mode`."""
     cases: dict[str, tuple[str, str]] = {}
-    findings: list[str] = []
+    findings: list[tuple[str, str]] = []
+    says: list[str] = []
+    options: dict[str, None] = {}
     more: Counter[str] = Counter()
     for path in sorted(project.folder.glob("suites/**/test_*.py")):
         tables = _tables(path)
         for name, value in tables["EXPECTED"].items():
-            outcome, _, message = _for_mode(value, mode).partition(": ")
-            cases[f"{path.relative_to(project.folder).as_posix()}::{name}"] = outcome, message
-        findings += _for_mode(tables.get("FINDINGS", []), mode)
+            case = f"{path.relative_to(project.folder).as_posix()}::{name}"
+            cases[case] = _outcome_and_message(_for_mode(value, mode))
+        findings += map(_outcome_and_message, _for_mode(tables.get("FINDINGS", []), mode))
+        says += _for_mode(tables.get("SAYS", []), mode)
+        options |= dict.fromkeys(_for_mode(tables.get("OPTIONS", []), mode))
         more.update(_for_mode(tables.get("COUNTS", {}), mode))
     counts = Counter(_counted(cases))
     counts.update(more)
-    return Expected(cases, sorted(findings), {word: number for word, number in counts.items() if number})
+    return Expected(
+        cases, sorted(findings), says, {word: number for word, number in counts.items() if number}, [*options]
+    )
+
+
+def _outcome_and_message(text: str) -> tuple[str, str]:
+    outcome, _, message = text.partition(": ")
+    return outcome, message
 
 
 def _tables(path: Path) -> dict[str, Any]:
@@ -113,22 +136,22 @@ def _tables(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=("EXPECTED" | "FINDINGS" | "COUNTS") as name)], value=value):
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in _TABLES:
                 found[name] = ast.literal_eval(value)
-            case ast.AnnAssign(target=ast.Name(id=("EXPECTED" | "FINDINGS" | "COUNTS") as name), value=value) if value:
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value and name in _TABLES:
                 found[name] = ast.literal_eval(value)
     return found
 
 
 def _for_mode(value: Any, mode: str) -> Any:
-    return value[mode] if isinstance(value, dict) and {"batch", "case"} <= value.keys() else value
+    return value[mode] if isinstance(value, dict) and _MODES & value.keys() else value
 
 
 def _counted(cases: Mapping[str, tuple[str, str]]) -> dict[str, int]:
     return dict(Counter(WORDS[outcome] for outcome, _ in cases.values()))
 
 
-def compare(result: Result, wanted: Expected, *, fail_on_flaky: bool = False, alone: bool = False) -> None:
+def compare(result: Result, wanted: Expected, *, alone: bool = False) -> None:
     """Compare everything that a run left with the expectation; `alone`: each case had its own process.
 
     This covers verdicts and their messages, findings, exit status, the journal line by line, junit.xml, and the
@@ -142,12 +165,15 @@ def compare(result: Result, wanted: Expected, *, fail_on_flaky: bool = False, al
         if not _agree(found.get(case), wanted.cases.get(case))
     ]
     assert not wrong, "\n".join(wrong) + f"\n{result.tail()}"
-    kinds = sorted(finding.kind for finding in ledger.findings)
-    assert kinds == wanted.findings, f"findings {kinds}, expected {wanted.findings}\n{result.tail()}"
-    assert result.status == wanted.status(fail_on_flaky=fail_on_flaky), result.tail()
+    findings = sorted((finding.kind, finding.message) for finding in ledger.findings)
+    alike = len(findings) == len(wanted.findings) and all(map(_agree, findings, wanted.findings))
+    assert alike, f"findings {findings}, expected {wanted.findings}\n{result.tail()}"
+    missing = [text for text in wanted.says if text not in result.terminal]
+    assert not missing, f"the terminal does not say {missing}\n{result.tail()}"
+    assert result.status == wanted.status(), result.tail()
     _compare_journal(result, wanted, alone=alone)
-    compare_junit(result, wanted.cases, fail_on_flaky=fail_on_flaky)
-    summed = {word: number for word, number in result.counts.items() if word in _SUMMED}
+    compare_junit(result, wanted.cases, fail_on_flaky=wanted.fail_on_flaky)
+    summed = {word: number for word, number in result.counts.items() if word in _SUMMED | wanted.counts.keys()}
     assert summed == wanted.counts, f"pytest counts {summed}, expected {wanted.counts}\n{result.tail()}"
     counts = ", ".join(f"{count} {outcome}" for outcome, count in ledger.counts.items())
     found_text = format_count(len(wanted.findings), "finding") if wanted.findings else ""
@@ -167,9 +193,11 @@ def _agree(found: tuple[str, str] | None, wanted: tuple[str, str] | None) -> boo
 
 
 @cache
-def _journal_schema() -> Any:
-    text = events.SCHEMA_FILE.read_text()
-    return jsonschema.Draft202012Validator(json.loads(text))
+def _line_schema(event: str) -> Any:
+    """Return the validator for lines of this kind. The whole schema tries all kinds, and takes five times as long."""
+    schema = json.loads(events.SCHEMA_FILE.read_text())
+    kinds = schema["discriminator"]["mapping"]
+    return jsonschema.Draft202012Validator({"$ref": kinds[event], "$defs": schema["$defs"]})
 
 
 @cache
@@ -182,7 +210,7 @@ def check_journal(result: Result) -> None:
     assert not result.contents.damaged
     assert not result.contents.unknown
     for line in result.lines:
-        _journal_schema().validate(line)
+        _line_schema(line["event"]).validate(line)
 
 
 def _compare_journal(result: Result, wanted: Expected, *, alone: bool) -> None:
@@ -191,13 +219,14 @@ def _compare_journal(result: Result, wanted: Expected, *, alone: bool) -> None:
     assert lines[0]["event"] == "run"
     assert lines[-1]["event"] == "end"
     assert lines[-1]["exit_status"] == result.status
+    ids = {*map(escape_invalid_xml, wanted.cases)}
     busy: dict[str, str] = {}
     for line in lines:
         if line["event"] == "activity":
             busy[line["worker"]] = line["what"]
         if line["event"] == "collected":
             assert line["count"] == len(wanted.cases)
-            assert not line["ids"] or set(line["ids"]) == set(wanted.cases)
+            assert not line["ids"] or {*map(escape_invalid_xml, line["ids"])} == ids
     assert not any(busy.values()), f"begun and never over: {busy}"
     confirmed = {line["case"] for line in lines if line["event"] == "confirmation" and line["leaks"]}
     running: dict[str, dict[str, Any]] = {}
@@ -220,7 +249,7 @@ def _compare_journal(result: Result, wanted: Expected, *, alone: bool) -> None:
                 if line["outcome"] in BREAKS and line["case"] not in confirmed:
                     assert line["alone"], f"{line['case']} is blamed for what happened in company"
     assert not running
-    assert set(finals) == set(wanted.cases)
+    assert {*map(escape_invalid_xml, finals)} == ids
     spawned = Counter(
         (line["executor"], line["pid"], state)
         for line in lines

@@ -39,7 +39,7 @@ harness_suites = suites
 harness_preload =
 strict_markers = true
 """
-_COUNTS = re.compile(r"^=+ (.+) in [0-9.]+s(?: \([0-9:]+\))? =+$", re.MULTILINE)
+_COUNTS = re.compile(r"^=+ (.+) in -?[0-9.]+s(?: \([0-9:]+\))? =+$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,15 @@ class Result:
         assert found, f"the run did not come to pytest's summary:\n{self.terminal}"
         pairs = (part.split(" ", 1) for part in found[-1].split(", ") if part[0].isdigit())
         return {{"errors": "error", "warning": "warnings"}.get(word, word): int(number) for number, word in pairs}
+
+    def final(self, name: str) -> dict[str, Any]:
+        """Return the journal's final line about the case whose id ends with `name`."""
+        (found,) = (
+            line
+            for line in self.lines
+            if line["event"] == "finish" and line["final"] and line["case"].endswith(f"::{name}")
+        )
+        return found
 
     def tail(self) -> str:
         """The end of the run's output, for messages."""
@@ -173,6 +182,12 @@ class Project:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+    def keep(self, *names: str) -> None:
+        """Remove all test files but those of these names."""
+        for path in self.folder.glob("suites/**/test_*.py"):
+            if path.name not in names:
+                path.unlink()
 
     def start(
         self,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.acceptance.project import PATIENCE, Project, Result
+from tests.warm import client
 
 
 def configure(project: Project, name: str, **keys: Any) -> None:
@@ -45,14 +46,11 @@ def command(
 
     `env` is the whole environment; by default this process's, with all GPUs hidden.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", *arguments],
-        cwd=project.folder,
-        env={**({**os.environ, "CUDA_VISIBLE_DEVICES": ""} if env is None else env), "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=patience,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    variables = {**({**os.environ, "CUDA_VISIBLE_DEVICES": ""} if env is None else env), "COLUMNS": "200"}
+    done = client.run(["-m", "harness", *arguments], project.folder, variables, timeout=patience)
+    return done.returncode, done.stdout + done.stderr
+
+
+def report(run_dir: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``harness report ARGUMENTS DIR`` with more environment variables."""
+    return client.run(["-m", "harness", "report", *arguments, run_dir], environment={**os.environ, **variables})

@@ -287,37 +287,6 @@ def test_other(n):
     assert batches(result) == []
 
 
-def test_what_a_case_keeps_is_reported_and_not_looked_at(make_project: MakeProject) -> None:
-    """Growth that the case declares is not a leak; the run reports the number of unchecked cases."""
-    project = make_project()
-    project.write(
-        "suites/keeping/test_keeping.py",
-        """
-import pytest
-
-KEPT = []
-
-@pytest.mark.keeps("the library has no end to it")
-def test_keeps():
-    KEPT.append(bytearray(1 << 20))
-
-@pytest.mark.keeps("the library has no end to it")
-def test_changes(monkeypatch):
-    import os
-    os.environ["LEFT_BY_A_CASE"] = "1"
-
-def test_leaks():
-    KEPT.append(bytearray(1 << 20))
-""",
-    )
-    result = project.run("-n0", SEARCH)
-    assert [outcome for _, outcome in sorted(result.verdicts.items())] == ["contaminated", "passed", "leaked"]
-    assert "KEEPS 2 cases that may keep memory - the library has no end to it" in result.terminal
-    (reported,) = [element for element in result.junit.iter("testcase") if element.attrib["name"] == "test_keeps"]
-    assert "KEEPS the library has no end to it" in "".join(reported.itertext())
-    check_journal(result)
-
-
 def test_a_case_that_keeps_for_no_reason_is_refused(make_project: MakeProject) -> None:
     project = make_project()
     project.write("suites/bad/test_bad.py", "import pytest\n@pytest.mark.keeps()\ndef test_a(): pass\n")

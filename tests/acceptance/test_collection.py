@@ -350,16 +350,6 @@ def test_a_second_zygote_with_another_list_is_refused(make_project: MakeProject)
     assert result.verdicts["suites/test_changes.py::test_last"] == "not_run"
 
 
-@pytest.mark.parametrize("start", ["fork", "cold"])
-def test_what_capturing_sets_before_test_files_are_imported_is_set(make_project: MakeProject, start: str) -> None:
-    """click's tests import the temporary folder, which tempfile determines when pytest starts capturing."""
-    project = make_project()
-    text = "from tempfile import tempdir\n\ndef test_a():\n    assert tempdir is not None\n"
-    project.write("suites/first/test_first.py", text)
-    result = project.run("-n0", f"--start={start}")
-    assert result.verdicts == {"suites/first/test_first.py::test_a": "passed"}, result.tail()
-
-
 #: Collects one test more in processes whose main module has this name.
 ONE_MORE = """
 import sys, pytest

@@ -1,4 +1,4 @@
-"""A mixed suite with each of xdist's distributions: one verdict per case, and the same everywhere."""
+"""Which process a case runs in: one verdict per case with each of xdist's distributions, and processes of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import compare, expected
+from tests.acceptance.project import journal_lines
 
 
 @pytest.mark.ways("dist", ["load", "loadscope", "loadfile", "loadgroup", "worksteal"])
@@ -134,3 +135,35 @@ def test_each_plugin_hears_of_each_case_as_without_the_harness(
     wanted = [nodeid for nodeid in result.verdicts if "/one/" in nodeid] if has_conftest_hook else []
     assert reported == sorted(2 * wanted)  # by the process that runs it, and by the worker
     assert all(words == phases for cases in of_folder for words in cases.values())
+
+
+_OWN_PROCESS = """
+import pytest
+
+@pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.own_process), 3, 4])
+def test_one(number): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        (("-n0",), [{0, 1}, {3, 4}]),
+        (("-n0", "--shuffle", "--seed=1"), [{0, 1, 3, 4}]),
+        (("-n1",), [{0, 1, 3, 4}]),
+    ],
+)
+def test_own_process_keeps_others_out(
+    make_project: MakeProject, options: tuple[str, ...], shared: list[set[int]]
+) -> None:
+    """In random order, and with workers, such cases come last, so that the others share their process."""
+    project = make_project()
+    project.write("suites/test_own.py", _OWN_PROCESS)
+    result = project.run(*options)
+    assert result.status == 0, result.tail()
+    processes: dict[int, set[int]] = {}
+    for line in journal_lines(result.run_dir):
+        if line["event"] == "start":
+            processes.setdefault(line["pid"], set()).add(int(line["case"][-2]))
+    assert [numbers for numbers in processes.values() if numbers != {2}] == shared
+    assert {2} in processes.values()

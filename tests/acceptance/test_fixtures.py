@@ -13,13 +13,6 @@ from tests.acceptance.project import Project
 SCOPES = ["session", "package", "module", "class", "function"]
 
 
-def only(project: Project, *names: str) -> None:
-    """Keep only these test files in the project."""
-    for path in project.folder.glob("suites/**/test_*.py"):
-        if path.name not in names:
-            path.unlink()
-
-
 def still_open(lines: list[str]) -> list[str]:
     """Return the fixtures that are still set up at the end; assert that tear-downs have the reverse order."""
     stack: list[str] = []
@@ -40,7 +33,7 @@ def notes(project: Project, prefix: str) -> list[list[str]]:
 def test_scopes_in_batch(make_project: MakeProject) -> None:
     """They are shared within a process; after a crash, they are set up again in the next process."""
     project = make_project("fixtures")
-    only(project, "test_scopes.py", "test_second_module.py")
+    project.keep("test_scopes.py", "test_second_module.py")
     compare(project.run("-n0"), expected(project, "batch"))
     first, last = sorted(notes(project, "scopes-"), key=len, reverse=True)
     assert still_open(first) == ["session", "package", "module"]  # a crash tears down nothing
@@ -54,7 +47,7 @@ def test_scopes_in_batch(make_project: MakeProject) -> None:
 def test_scopes_alone(make_project: MakeProject, spread: str) -> None:
     """A case in its own process has its own fixtures, whatever their scope."""
     project = make_project("fixtures")
-    only(project, "test_scopes.py", "test_second_module.py")
+    project.keep("test_scopes.py", "test_second_module.py")
     once = "--leak-check=off"  # otherwise cases may run again, to search for growth
     compare(project.run("--isolation=case", spread, once), expected(project, "case"), alone=True)
     processes = notes(project, "scopes-")
@@ -66,7 +59,7 @@ def test_scopes_alone(make_project: MakeProject, spread: str) -> None:
 def test_scopes_on_two_workers(make_project: MakeProject) -> None:
     """Each worker's process has its own fixtures, and tears all of them down if nothing crashed."""
     project = make_project("fixtures")
-    only(project, "test_scopes.py")
+    project.keep("test_scopes.py")
     once = "--leak-check=off"
     compare(project.run("-n2", "--dist=load", once), expected(project, "batch"))
     processes = notes(project, "scopes-")
@@ -79,7 +72,7 @@ def test_scopes_on_two_workers(make_project: MakeProject) -> None:
 
 def test_scopes_without_isolation(make_project: MakeProject) -> None:
     project = make_project("fixtures")
-    only(project, "test_scopes.py")
+    project.keep("test_scopes.py")
     compare(project.run("-n0", "--isolation=none"), expected(project, "batch"))
     (lines,) = notes(project, "scopes-")
     assert still_open(lines) == []
@@ -90,7 +83,7 @@ def test_scopes_without_isolation(make_project: MakeProject) -> None:
 def test_unittest(make_project: MakeProject, mode: str) -> None:
     """Set-up and tear-down of unittest's modules and classes run once in each process that runs their cases."""
     project = make_project("fixtures")
-    only(project, "test_unittest.py")
+    project.keep("test_unittest.py")
     once = "--leak-check=off"  # otherwise cases may run again, to search for growth
     compare(project.run("-n0", once, f"--isolation={mode}"), expected(project, mode), alone=mode == "case")
     processes = notes(project, "classes-")

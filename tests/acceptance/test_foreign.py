@@ -169,28 +169,7 @@ def test_processes_of_a_run_share_compiler_caches_and_runs_do_not(make_project: 
     assert not (second.run_dir / "compiler-caches").exists()
 
 
-BUILDS = """\
-import os, pathlib, signal
-
-def test_before(): pass
-
-def test_killed_while_it_builds():
-    folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "mine")
-    folder.mkdir(parents=True, exist_ok=True)
-    os.open(folder / "lock", os.O_CREAT | os.O_EXCL)  # as torch does, which then waits for as long as there is one
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_killed_build_does_not_hold_up_the_next(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/test_builds.py", BUILDS)
-    result = project.run("-n0")
-    attempts = [line["outcome"] for line in result.lines if line["event"] == "finish" and "killed" in line["case"]]
-    assert attempts == ["crashed", "crashed"], result.tail()
-
-
-@pytest.mark.parametrize("spread", ["-n0", "-n2"])
+@pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_the_name_of_the_entry_point_activates_the_harness_too(make_project: MakeProject, spread: str) -> None:
     project = make_project()
     project.write("pytest.ini", "[pytest]\n")
@@ -199,3 +178,37 @@ def test_the_name_of_the_entry_point_activates_the_harness_too(make_project: Mak
     assert result.verdicts == {"suites/test_it.py::test_it": "failed"}, result.tail()
     assert "-p harness.plugin" in (result.ledger.verdicts[0].reproduce or "")
     assert (result.ledger.verdicts[0].reproduce or "").count("harness") == 1
+
+
+STARTED = """
+import subprocess, sys
+
+CHILD = subprocess.Popen([sys.executable, "-c", "input(); raise SystemExit(3)"], stdin=subprocess.PIPE)
+
+def test_it():
+    assert CHILD.poll() is None
+    CHILD.communicate(b"\\n")
+    assert CHILD.returncode == 3
+"""
+
+
+def test_a_process_that_a_file_starts_when_it_is_imported(make_project: MakeProject) -> None:
+    """It is no child of a fork. Each executor starts its own instead; suites of this project must not do so."""
+    project = make_project()
+    project.write("suites/test_started.py", STARTED)
+    result = project.run("-p", "harness.plugin", "--device=cpu", "-n0")
+    assert (result.status, [*result.verdicts.values()]) == (0, ["passed"]), result.tail()
+    assert "which would be no children of a fork" in result.contents.path.read_text()
+    refused = project.run("-n0")
+    assert refused.status == 2
+    assert "it has started processes" in refused.terminal
+
+
+def test_a_mark_of_another_plugin_stays_unknown_to_a_foreign_suite(make_project: MakeProject) -> None:
+    """Plain pytest refuses it too, where pytest-timeout is not installed."""
+    project = make_project()
+    project.write("pytest.ini", "[pytest]\nstrict_markers = true\n")
+    project.write("suites/test_marked.py", "import pytest\n@pytest.mark.timeout(5)\ndef test_it(): pass\n")
+    result = project.run("-p", "harness.plugin", "--device=cpu", "-n0")
+    assert result.status == 2, result.tail()
+    assert "'timeout' not found in `markers` configuration option" in result.terminal

@@ -6,6 +6,7 @@ import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare, compare_junit, expected
+from tests.acceptance.project import SUITES
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
@@ -59,56 +60,6 @@ def test_innocent():
     assert result.verdicts == expected(project, "batch").outcomes, result.tail()
 
 
-@pytest.mark.nightly
-def test_stubborn(make_project: MakeProject) -> None:
-    """The watchdog in its process is off, SIGTERM is ignored, the process is stopped: only SIGKILL ends it."""
-    project = make_project("stubborn")
-    result = project.run("-n0")
-    compare(result, expected(project, "batch"))
-    assert result.seconds < 30
-
-
-@pytest.mark.ways("mode", ["batch", "case"])
-def test_forgotten_fork(make_project: MakeProject, mode: str) -> None:
-    """A case forks and the child forgets to exit: messages of the child, a copy of the executor, are ignored."""
-    project = make_project()
-    project.write(
-        "suites/fork/test_fork.py",
-        """
-import os
-
-EXPECTED = {
-    "test_before": "passed",
-    "test_forks": "leaked: left a child process running",
-    "test_between": "passed",
-    "test_child_fails": "leaked: left a child process running",
-    "test_fails": "failed: AssertionError: on purpose",
-    "test_after": "passed",
-}
-
-def test_before():
-    pass
-
-def test_forks():
-    os.fork()
-
-def test_between():
-    pass
-
-def test_child_fails():
-    assert os.fork()
-
-def test_fails():
-    raise AssertionError("on purpose")
-
-def test_after():
-    pass
-""",
-    )
-    result = project.run("-n0", f"--isolation={mode}", "--case-timeout=20")
-    compare(result, expected(project, mode), alone=mode == "case")
-
-
 def test_exit_of_the_session(make_project: MakeProject) -> None:
     """A case that calls `pytest.exit` stops the run; the cases after it are not run."""
     project = make_project()
@@ -135,103 +86,23 @@ def test_after():
     check_journal(result)
 
 
-def test_shared_fixture_that_kills(make_project: MakeProject) -> None:
-    """A crash in the teardown of a shared fixture is attributed to the case after which it is torn down."""
-    project = make_project()
-    project.write(
-        "suites/shared/test_shared.py",
-        """
-import os
-import pytest
+# The end of the process, long after the last result is reported
 
-EXPECTED = {
-    "TestUsers::test_first": "passed",
-    "TestUsers::test_last": "crashed: SIGABRT in teardown",
-    "test_after": "passed",
-}
+EXITS = sorted(path.name for path in (SUITES / "exits").glob("test_*.py"))
 
-@pytest.fixture(scope="class")
-def explosive():
-    yield
-    os.abort()
 
-@pytest.mark.usefixtures("explosive")
-class TestUsers:
-    def test_first(self):
-        pass
-
-    def test_last(self):
-        pass
-
-def test_after():
-    pass
-""",
-    )
-    result = project.run("-n0")
+@pytest.mark.ways("name", EXITS)
+def test_an_end_that_one_case_breaks_among_others(make_project: MakeProject, name: str) -> None:
+    """If a process with several cases ends badly, the responsible case is found."""
+    project = make_project("exits")
+    project.keep(name)
+    result = project.run("-n0", "--case-timeout=1")
     compare(result, expected(project, "batch"))
 
 
-def test_session_fixture_that_fails_in_teardown(make_project: MakeProject) -> None:
-    """A session fixture's teardown that fails after the last case is an error of that case."""
-    project = make_project()
-    project.write(
-        "suites/shared/test_shared.py",
-        """
-import pytest
-
-EXPECTED = {
-    "test_first": "passed",
-    "test_last": "error: RuntimeError: cannot clean up",
-}
-COUNTS = {"passed": 1}
-
-@pytest.fixture(scope="session")
-def shared():
-    yield
-    raise RuntimeError("cannot clean up")
-
-def test_first(shared):
-    pass
-
-def test_last(shared):
-    pass
-""",
-    )
-    result = project.run("-n0")
-    compare(result, expected(project, "batch"))
-
-
-def test_session_fixture_of_a_crashed_executor(make_project: MakeProject) -> None:
-    """A failing teardown of a shared fixture is reported, even if its executor was retired for another reason."""
-    project = make_project()
-    project.write(
-        "suites/shared/test_shared.py",
-        """
-import os
-import pytest
-
-EXPECTED = {
-    "test_first": "passed",
-    "test_moves": "contaminated: did not restore the working folder",
-    "test_last": "error: RuntimeError: cannot clean up",
-}
-FINDINGS = ["teardown"]
-COUNTS = {"passed": 1}
-
-@pytest.fixture(scope="session")
-def shared():
-    yield
-    raise RuntimeError("cannot clean up")
-
-def test_first(shared):
-    pass
-
-def test_moves():
-    os.chdir("/")
-
-def test_last(shared):
-    pass
-""",
-    )
+def test_an_end_that_several_cases_break(make_project: MakeProject) -> None:
+    """If several cases break the end of a shared process, each of them is found."""
+    project = make_project("exits")
+    project.keep(*{*EXITS} - {"test_atexit_hangs.py", "test_thread_stays.py"})
     result = project.run("-n0")
     compare(result, expected(project, "batch"))

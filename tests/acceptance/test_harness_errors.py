@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.conftest import MakeProject
-from tests.acceptance.expected import check_journal, compare, compare_junit, expected
+from tests.acceptance.expected import check_journal, compare_junit
 from tests.acceptance.project import Project, Result
 from tests.acceptance.rules import kinds
 
@@ -196,72 +196,8 @@ def test_a_hook_of_a_conftest_exits(make_project: MakeProject) -> None:
     assert "a hook of a plugin or conftest raised SystemExit: 3" in result.terminal
 
 
-@pytest.mark.parametrize("how", ["os._exit(1)", "os._exit(244)"])
-def test_a_case_that_ends_its_process_is_to_blame(make_project: MakeProject, how: str) -> None:
-    """The status is irrelevant: only an explicit message of the executor is attributed to the harness."""
-    project = make_project()
-    project.write("suites/own/test_own.py", f"import os\n\ndef test_exits():\n    {how}\n")
-    result = project.run("-n0")
-    assert [*result.verdicts.values()] == ["crashed"], result.tail()
-    assert kinds(result) == []
-
-
 def with_hook(project: Project, hook: str, error: str) -> Project:
     """Return a project with a hook that fails in executors."""
     project.write("suites/own/conftest.py", _CONFTEST.format(error=error) + _HOOKS[hook])
     project.write("suites/own/test_own.py", _SUITE.replace("from suites.own import defect", "class defect: pass"))
     return project
-
-
-_CASES_DOING = """
-import os, resource, subprocess
-import pytest
-
-EXPECTED = {
-    "test_limits_files": "contaminated: did not restore RLIMIT_FSIZE (now [",
-    "test_limits_files_for_a_while": "passed",
-    "test_breaks_what_is_asked": "contaminated: did not restore os.getcwd",
-    "test_uses_up_descriptors": "contaminated: ",
-    "test_after": "passed",
-}
-
-def limit_files(size):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-def test_limits_files():
-    limit_files(0)
-
-@pytest.fixture
-def no_files():
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    limit_files(0)
-    yield
-    limit_files(before)
-
-def test_limits_files_for_a_while(no_files):
-    pass
-
-def test_breaks_what_is_asked():
-    os.getcwd = None
-
-HOARD = []
-
-def test_uses_up_descriptors():
-    HOARD.append(subprocess.Popen(["sleep", "1000"]))
-    try:
-        while True:
-            HOARD.append(os.open(os.devnull, os.O_RDONLY))
-    except OSError:
-        pass
-
-def test_after():
-    pass
-"""
-
-
-@pytest.mark.ways("mode", ["batch", "case"])
-def test_what_a_case_did_to_us_is_its_own_doing(make_project: MakeProject, mode: str) -> None:
-    """The harness's code raises in a process that a case has left in a broken state."""
-    project = make_project()
-    project.write("suites/own/test_own.py", _CASES_DOING)
-    compare(project.run("-n0", f"--isolation={mode}"), expected(project, mode))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,6 +15,7 @@ from harness.reporting.junit import FILE_NAME
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import Expected, check_journal, compare, compare_junit, expected
 from tests.acceptance.project import Project, Result, Running
+from tests.acceptance.rules import report
 
 WAITS = "::test_waits"
 STARTS = pytest.mark.ways("spread", ["-n0", "-n2", "--start=cold"])
@@ -90,8 +89,7 @@ def report_again(result: Result) -> None:
     last = result.lines[-1]
     status = last["exit_status"] if last["event"] == "end" else 1
     (result.run_dir / FILE_NAME).unlink(missing_ok=True)
-    command = [sys.executable, "-m", "harness", "report", str(result.run_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = report(result.run_dir)
     assert done.returncode == status, done.stderr
     assert WAITS in done.stdout
 

@@ -310,11 +310,13 @@ def test_an_error_in_a_mark_of_a_foreign_suite_says_how_to_claim_the_mark(make_p
     assert "if it is a mark of your own, declare 'requires' in pytest's ini value 'markers'" in result.terminal
 
 
-#: Says at the end of the session whether this process has imported hypothesis.
+#: Records at the end of each process of the run whether it has imported hypothesis.
 HYPOTHESIS_IMPORTED = """\
-import sys
+import os, pathlib, sys
 
-def pytest_unconfigure(): print("hypothesis is imported:", "hypothesis" in sys.modules)
+def pytest_unconfigure(config):
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "controller")
+    pathlib.Path(os.environ["PROBE_DIR"], f"{worker}-{'hypothesis' in sys.modules}").touch()
 """
 #: What hypothesis's plugin adds to the reports of its tests, also in a worker.
 NOTED = "\ndef pytest_runtest_logreport(report): report._hypothesis_stats = 'one example'\n"
@@ -322,15 +324,20 @@ NOTED = "\ndef pytest_runtest_logreport(report): report._hypothesis_stats = 'one
 
 @pytest.mark.parametrize(
     ("conftest", "words", "imported"),
-    [("", (), False), ("", ("--hypothesis-show-statistics",), True), (NOTED, (), True)],
+    [
+        ("", ("-n0",), ["controller-False"]),
+        ("", ("-n1",), ["controller-False", "gw0-False"]),
+        ("", ("-n0", "--hypothesis-show-statistics"), ["controller-True"]),
+        (NOTED, ("-n0",), ["controller-True"]),
+    ],
 )
 def test_hypothesis_is_imported_only_for_a_summary(
-    make_project: MakeProject, conftest: str, words: tuple[str, ...], imported: bool
+    make_project: MakeProject, conftest: str, words: tuple[str, ...], imported: list[str]
 ) -> None:
     project = make_project()
     project.write("conftest.py", HYPOTHESIS_IMPORTED + conftest)
     project.write("suites/test_it.py", "def test_it(): pass\n")
-    result = project.run("-n0", *words, cold=True)
+    result = project.run(*words)
     assert result.counts == {"passed": 1}, result.tail()
-    assert ("= Hypothesis Statistics =" in result.terminal) == bool(words)
-    assert f"hypothesis is imported: {imported}" in result.terminal
+    assert ("= Hypothesis Statistics =" in result.terminal) == (len(words) > 1)
+    assert project.probe_names() == imported

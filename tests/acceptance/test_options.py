@@ -6,14 +6,14 @@ import json
 import os
 import re
 import shutil
-from pathlib import Path
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import RED, Expected, check_journal, compare, compare_junit, expected
-from tests.acceptance.project import Project, Result, open_gate
+from tests.acceptance.project import Result, open_gate
 
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
 
@@ -69,15 +69,6 @@ def test_empty_selection(make_project: MakeProject, arguments: tuple[str, ...], 
 
 
 @SPREADS
-@pytest.mark.parametrize("isolation", ["batch", "none"])
-def test_all_gated(make_project: MakeProject, isolation: str, spread: str) -> None:
-    project = make_project("gated")
-    wanted = expected(project, "batch")
-    assert wanted.status() == 5
-    compare(project.run(f"--isolation={isolation}", spread), wanted)
-
-
-@SPREADS
 def test_last_failed(make_project: MakeProject, spread: str) -> None:
     """All red cases run again, whatever the cause, and no others.
 
@@ -94,13 +85,14 @@ def test_last_failed(make_project: MakeProject, spread: str) -> None:
     assert second.verdicts == {case: wanted.outcomes[case] for case in red}
 
 
-@pytest.mark.ways("name", ["junitxml", "capture", "setuponly", "faulthandler", "logging", "setupplan"])
-def test_a_plugin_of_pytests_that_is_switched_off(make_project: MakeProject, name: str) -> None:
+def test_plugins_of_pytests_that_are_switched_off(make_project: MakeProject) -> None:
     """The collecting process gets no option that it does not know."""
     project = make_project()
     project.write("suites/test_it.py", "def test_it(): pass\n")
-    result = project.run("-n0", "-p", f"no:{name}")
+    names = ("junitxml", "capture", "setuponly", "faulthandler", "logging", "setupplan")
+    result = project.run("-n0", *(word for name in names for word in ("-p", f"no:{name}")))
     assert result.status == 0, result.tail()
+    assert set(result.verdicts.values()) == {"passed"}
 
 
 def test_what_stops_the_collecting_process_alone_is_said(make_project: MakeProject) -> None:
@@ -214,15 +206,6 @@ def test_setup_plan(make_project: MakeProject) -> None:
     check_journal(result)
 
 
-@SPREADS
-def test_isolation_none(make_project: MakeProject, spread: str) -> None:
-    project = make_project("plain", "verdicts")
-    wanted = expected(project, "batch")
-    result = project.run("--isolation=none", spread)
-    compare(result, wanted)
-    assert not any(line["event"] == "executor" for line in result.lines)
-
-
 def test_without_the_plugin(make_project: MakeProject) -> None:
     """``-p no:harness`` is plain pytest: no run directory, no output of the harness, pytest's own counts."""
     project = make_project("plain")
@@ -298,31 +281,7 @@ def test_a_profile_that_selects_nothing(make_project: MakeProject, what: str) ->
 
 def test_time_limits(make_project: MakeProject) -> None:
     """The mark overrides the command line, which overrides the environment; the multiplier applies to all of them."""
-    project = make_project()
-    project.write(
-        "suites/slow/test_slow.py",
-        """
-import threading
-import pytest
-
-EXPECTED = {
-    "test_unmarked": "timeout: did not finish within 0.8 s (in call)",
-    "test_marked": "timeout: did not finish within 0.6 s (in call)",
-    "test_long_enough": "passed",
-}
-
-def test_unmarked():
-    threading.Event().wait()
-
-@pytest.mark.timeout(seconds=0.3)
-def test_marked():
-    threading.Event().wait()
-
-@pytest.mark.timeout(60)
-def test_long_enough():
-    threading.Event().wait(1)
-""",
-    )
+    project = make_project("limits")
     result = project.run(
         "-n0", "--isolation=case", "--case-timeout=0.4", "--timeout-multiplier=2", env={"HARNESS_CASE_TIMEOUT": "100"}
     )
@@ -361,50 +320,18 @@ def test_starves():
     assert re.fullmatch("the machine was too busy: of [0-9]+ s, it waited [0-9]+ s for a processor", reason)
 
 
-def test_flaky_is_green(make_project: MakeProject) -> None:
-    project, path = flaky_project(make_project)
-    result = project.run("-n0")
-    assert result.status == 0, result.tail()
-    compare(result, expected(project, "batch"))
-    attempts = [line for line in result.lines if line["event"] == "finish" and line["case"] == f"{path}::test_flaky"]
+@pytest.mark.parametrize("options", [(), ("--fail-on-flaky",)])
+def test_flaky_is_green_and_on_request_red(make_project: MakeProject, options: tuple[str, ...]) -> None:
+    project = make_project("flaky")
+    result = project.run("-n0", *options)
+    wanted = replace(expected(project, "batch"), options=options)
+    assert wanted.status() == len(options)
+    compare(result, wanted)
+    attempts = [line for line in result.lines if line["event"] == "finish" and line["case"].endswith("::test_flaky")]
     assert [(line["outcome"], line["alone"], line["final"]) for line in attempts] == [
         ("crashed", False, False),
         ("passed", True, True),
     ]
-
-
-def test_flaky_is_red_on_request(make_project: MakeProject) -> None:
-    project, _ = flaky_project(make_project)
-    result = project.run("-n0", "--fail-on-flaky")
-    assert result.status == 1
-    compare(result, expected(project, "batch"), fail_on_flaky=True)
-
-
-def flaky_project(make_project: MakeProject) -> tuple[Project, Path]:
-    """Return a project with a flaky case and an innocent one, and their file."""
-    project = make_project()
-    path = Path("suites/flaky/test_flaky.py")
-    project.write(
-        str(path),
-        """
-import os
-
-EXPECTED = {
-    "test_first": "passed",
-    "test_flaky": "flaky: crashed after other cases, passed alone: exit status 3 in call",
-}
-
-RAN = []
-
-def test_first():
-    RAN.append(1)
-
-def test_flaky():
-    if RAN:
-        os._exit(3)
-""",
-    )
-    return project, path
 
 
 @pytest.mark.parametrize("spread", ["-n0", "-n2"])

@@ -90,8 +90,10 @@ def _verdicts(**changed: str) -> dict[str, str]:
 def test_the_name_alone(make_project: MakeProject, tmp_path: Path) -> None:
     """A package that registers itself with torch needs no registration here."""
     folder = install(tmp_path / "site", registration=None)
-    result = _run(make_project(), folder, "-n0", "--isolation=batch")
-    assert result.verdicts == _verdicts(), result.tail()
+    result = _run(make_project(), folder, "-n0", "--isolation=batch", "-k", "not interpreter")
+    wanted = _verdicts()
+    del wanted[f"{_ID}test_in_an_interpreter"]  # which imports torch twice: see the registered device
+    assert result.verdicts == wanted, result.tail()
     (failed,) = (line for line in result.lines if line["event"] == "finish" and line["case"].endswith("test_fails"))
     assert failed["devices"] == ["NPU-0"]
     assert "--device=npu" in failed["reproduce"]

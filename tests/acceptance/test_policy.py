@@ -46,57 +46,6 @@ def test_waived_cases_are_green(make_project: MakeProject, mode: str, spread: st
     assert result.ledger.run.settings["waivers"] == waivers
 
 
-@MODES
-def test_waivers_that_do_not_fit_are_red(make_project: MakeProject, mode: str) -> None:
-    project = make_project("policy_faults")
-    result = project.run(f"--isolation={mode}", "-n0", "--waivers=suites/policy_faults/waivers.yaml")
-    compare(result, expected(project, mode), alone=mode == "case")
-    reported = {finding.kind: finding.message for finding in result.ledger.findings}
-    where = "in suites/policy_faults/waivers.yaml"
-    assert f"'*::test_expired' {where}:5 expired on 2001-01-01: see https://example.org/4" in reported["waiver_expired"]
-    assert f"'*::test_without_link' {where}:6 has no link" in reported["waiver_no_link"]
-    assert f"test_gone*' {where}:7 matches no case of this run" in reported["waiver_matches_nothing"]
-
-
-@MODES
-def test_a_waived_crash_at_interpreter_exit(make_project: MakeProject, mode: str) -> None:
-    project = make_project("policy_ends")
-    result = project.run(f"--isolation={mode}", "-n0", "--waivers=suites/policy_ends/waivers.yaml")
-    compare(result, expected(project, mode), alone=mode == "case")
-    assert result.status == 0
-
-
-IN_COMPANY = """
-import os
-
-EXPECTED = {
-    "test_first": "passed",
-    "test_bad_in_company": "waived: waived: known (https://example.org/1; configs/waivers/known.yaml:1): flaky",
-    "test_between": "passed",
-    "test_bad": "waived: waived: known (https://example.org/1; configs/waivers/known.yaml:1): crashed: exit status 4",
-}
-RAN = []
-
-def test_first(): RAN.append(1)
-def test_bad_in_company():
-    if RAN: os._exit(3)
-def test_between(): pass
-def test_bad(): os._exit(4)
-"""
-
-
-def test_a_waived_case_that_was_tried_twice(make_project: MakeProject) -> None:
-    """A case may be waived as flaky, so its first attempt is after other cases; the report does not call it flaky."""
-    project = make_project()
-    project.write("suites/company/test_company.py", IN_COMPANY)
-    waive(project, case="*::test_bad*", expect=["crashed", "flaky"])
-    result = project.run("-n0", "--waivers=known", "--fail-on-flaky")
-    assert result.status == 0, result.tail()
-    compare(result, expected(project, "batch"))
-    tries = [line["alone"] for line in result.lines if line["event"] == "finish" and "test_bad" in line["case"]]
-    assert tries == [False, True] * 2
-
-
 RULED = """
 import pytest
 def test_good(): pass
@@ -231,56 +180,6 @@ def test_a_profile_that_selects_nothing_of_what_is_read_is_a_finding(make_projec
     assert "the profile selects none of the cases of this run; look at its suites, cases and exclude" in result.terminal
 
 
-STRICT = """
-import pytest
-
-EXPECTED = {
-    "test_passes": "passed",
-    "test_gated_for_size": "gated: memory: wanted >=1000TiB",
-    "test_gated_for_another_reason": "failed: gated, but profile strict does not allow gating for device: device: wan",
-    "test_gated_for_both": "gated",
-    "test_skips": "failed: skipped itself, but profile strict forbids skips: Skipped: not today",
-}
-FINDINGS = ["too_few_cases"]
-
-def test_passes(): pass
-
-@pytest.mark.requires(memory=">=1000TiB")
-def test_gated_for_size(): pass
-
-@pytest.mark.requires(device="cuda")
-def test_gated_for_another_reason(): pass
-
-@pytest.mark.requires(device="cuda", memory=">=1000TiB")
-def test_gated_for_both(): pass
-
-def test_skips(): pytest.skip("not today")
-"""
-
-
-@pytest.mark.ways("spread", ["-n0", "-n2"])
-def test_a_profile_is_strict(make_project: MakeProject, spread: str) -> None:
-    """Forbidden gates, skips, and too few cases each have their own message."""
-    project = make_project()
-    project.write("suites/strict/test_strict.py", STRICT)
-    configure(project, "profiles/strict", description="strict", gates=["memory"], skips="forbidden", minimum_cases=2)
-    result = project.run(spread, "--profile=strict")
-    compare(result, expected(project, "batch"))
-    assert result.ledger.findings[0].message == "1 case ran, but profile strict requires at least 2"
-
-
-def test_a_gate_that_is_not_allowed_is_red_without_isolation(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/strict/test_strict.py", STRICT)
-    configure(project, "profiles/strict", description="strict", gates=["memory"])
-    result = project.run("-n0", "--profile=strict", "--isolation=none")
-    assert result.counts == {"passed": 1, "failed": 1, "gated": 2, "skipped": 1}
-    assert "gated, but profile strict does not allow gating for device" in result.terminal
-    verdicts = result.verdicts
-    assert verdicts["suites/strict/test_strict.py::test_gated_for_another_reason"] == "failed"
-    assert verdicts["suites/strict/test_strict.py::test_gated_for_size"] == "gated"
-
-
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_a_profile_that_leaves_nothing_is_red(make_project: MakeProject, spread: str) -> None:
     project = two_suites(make_project)
@@ -300,27 +199,15 @@ def test_options_that_isolation_none_ignores_are_named(make_project: MakeProject
     assert "ignored without isolation: repeat 2, waivers, forbidden skips" in result.terminal
 
 
-@pytest.mark.parametrize(
-    ("level", "runs"), [("command line", 5), ("environment", 4), ("profile", 3), ("ini", 2), ("", 1)]
-)
-def test_what_says_more_wins(make_project: MakeProject, level: str, runs: int) -> None:
-    """Command line, environment, profile, ini file, default: the first one that has the setting applies."""
-    levels = ["command line", "environment", "profile", "ini", ""]
-    said = levels[levels.index(level) :]
+def test_a_profile_says_more_than_the_ini_file(make_project: MakeProject) -> None:
+    """tests/configuration/test_options.py has the other levels."""
     project = make_project()
     project.write("suites/one/test_one.py", "def test_one(): pass\n")
-    configure(project, "profiles/some", description="some", **({"repeats": 3} if "profile" in said else {}))
-    if "ini" in said:
-        project.write("pytest.ini", (project.folder / "pytest.ini").read_text() + "harness_repeat = 2\n")
-    result = project.run(
-        "-n0",
-        "--profile=some",
-        *(["--repeat=5"] if "command line" in said else []),
-        env={"HARNESS_REPEAT": "4"} if "environment" in said else None,
-    )
+    configure(project, "profiles/some", description="some", repeats=3)
+    result = project.run("-n0", "--profile=some", "-oharness_repeat=2")
     assert result.status == 0, result.tail()
-    assert [line["final"] for line in result.lines if line["event"] == "finish"] == [True] * runs
-    assert result.lines[0]["settings"]["repeat"] == runs
+    assert [line["final"] for line in result.lines if line["event"] == "finish"] == [True] * 3
+    assert result.lines[0]["settings"]["repeat"] == 3
 
 
 @pytest.mark.parametrize(
@@ -385,88 +272,6 @@ def test_files_by_path(make_project: MakeProject) -> None:
     assert "must-pass list more.txt (1 case," in result.terminal, "those of profile and command line add up"
 
 
-PROMISED = """
-import pytest
-
-EXPECTED = {
-    "test_passes": "passed",
-    "test_promised": "failed: gated, but hardware mine promises what the case requires: memory: wanted >=100TiB, fou",
-    "test_beyond_what_is_promised": "gated: memory: wanted >=5000TiB",
-    "test_not_spoken_of": "gated",
-}
-FINDINGS = ["broken_promise"]
-
-def test_passes(): pass
-
-@pytest.mark.requires(memory=">=100TiB")
-def test_promised(): pass
-
-@pytest.mark.requires(memory=">=5000TiB")
-def test_beyond_what_is_promised(): pass
-
-@pytest.mark.requires(device="cuda", memory=">=100TiB")
-def test_not_spoken_of(): pass
-"""
-
-
-@pytest.mark.parametrize("isolation", ["batch", "none"])
-def test_a_promise_that_the_machine_does_not_keep(make_project: MakeProject, isolation: str) -> None:
-    project = make_project()
-    project.write("suites/promised/test_promised.py", PROMISED)
-    configure(project, "hardware/mine", description="mine", device={"device": "cpu"}, offers={"memory": ">=1000TiB"})
-    result = project.run("-n0", f"--isolation={isolation}", "--hardware=mine")
-    compare(result, expected(project, isolation))
-    text = result.ledger.findings[0].message
-    assert text.startswith("hardware mine promises what device cpu does not have: memory: wanted >=1000TiB, found "), (
-        text
-    )
-    assert result.ledger.run is not None
-    assert result.ledger.run.hardware == "mine"
-
-
-LACKING = "gated: types: wanted float64, found a device without it, as hardware mine declares"
-TYPES = f"""
-import os
-import pytest
-import torch
-
-EXPECTED = {{
-    "test_parameter[float32]": "passed",
-    "test_parameter[float64]": "{LACKING}",
-    "test_dtype[torch.float64]": "{LACKING}",
-    "test_marked": "{LACKING}",
-    "test_goes_through_several": "passed",
-}}
-
-@pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_parameter(kind): pass
-
-@pytest.mark.parametrize("dtype", [torch.float64], ids=str)
-def test_dtype(dtype): pass
-
-@pytest.mark.types("int8", "float64")
-def test_marked(): pass
-
-def test_goes_through_several():
-    assert os.environ["HARNESS_WITHOUT_TYPES"] == "float64,complex128"
-"""
-
-
-@pytest.mark.ways(("isolation", "spread"), [("batch", "-n0"), ("case", "-n2"), ("none", "-n0")])
-def test_cases_of_types_that_the_hardware_lacks_are_gated(
-    make_project: MakeProject, isolation: str, spread: str
-) -> None:
-    """This also holds if the profile allows no gates: the hardware file is the operator's own declaration."""
-    project = make_project()
-    project.write("suites/types/test_types.py", TYPES)
-    without = ["float64", "complex128"]
-    configure(project, "hardware/mine", description="mine", device={"device": "cpu"}, without_types=without)
-    configure(project, "profiles/strict", description="strict", gates=["memory"], hardware="mine")
-    result = project.run(spread, f"--isolation={isolation}", "--profile=strict")
-    assert result.status == 0, result.tail()
-    compare(result, expected(project, isolation), alone=isolation == "case")
-
-
 @pytest.mark.ways(
     ("mark", "text"),
     [("types('double')", "types('double'): expected names among float64"), ("types()", "names of one or more types")],
@@ -487,24 +292,11 @@ def test_the_wrong_hardware_stops_the_run(make_project: MakeProject) -> None:
     )
 
 
-LISTED = """
-import pytest
-
-def test_passes(): pass
-def test_fails(): assert 1 == 2
-def test_waived(): assert 1 == 3
-def test_left_out(): pass
-@pytest.mark.requires(memory=">=1000TiB")
-def test_gated(): pass
-"""
-
-
 @pytest.mark.ways("spread", ["-n0", "-n2"])
 def test_must_pass_lists(make_project: MakeProject, spread: str) -> None:
     """Each case must have run and passed, regardless of waivers; the hash identifies the list."""
-    project = make_project()
+    project = make_project("listed")
     file = "suites/listed/test_listed.py"
-    project.write(file, LISTED)
     waive(project, case=f"{file}::test_waived")
     folder = project.folder / "configs/must-pass"
     folder.mkdir()
@@ -541,9 +333,8 @@ def test_an_edited_must_pass_list_stops_the_run(make_project: MakeProject) -> No
 @pytest.mark.nightly
 def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
     """The command writes a list, checks it, and rewrites it only on request; per hardware, and without exceptions."""
-    project = make_project()
+    project = make_project("listed")
     file = "suites/listed/test_listed.py"
-    project.write(file, LISTED)
     configure(project, "hardware/mine", description="mine", device={"device": "cpu"})
     keep = ("catalog", "--must-pass", "core.txt", "--hardware=mine", "--exclude=*::test_fails", "--exclude=*waived")
     status, output = command(project, *keep, "--description=what  must\nwork")
@@ -552,7 +343,8 @@ def test_catalog_keeps_must_pass_lists(make_project: MakeProject) -> None:
     assert written.description == "what must work"
     assert written.hash in output
     assert command(project, *keep)[0] == 0
-    project.write(file, LISTED.replace("test_left_out", "test_new"))
+    path = project.folder / file
+    path.write_text(path.read_text().replace("test_left_out", "test_new"))
     before = (project.folder / "core.txt").read_text()
     status, output = command(project, *keep)
     assert status == 1

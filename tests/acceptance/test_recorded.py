@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.acceptance.conftest import MakeProject
+from tests.acceptance.rules import report
 
 SUITE = """
 import pytest
@@ -67,28 +66,24 @@ def test_recorded_properties_are_in_every_report(make_project: MakeProject, mode
     assert found["none"] == ()
     assert "PROPERTY speed = 12.5\n" in "".join(result.junit.itertext())
     assert "property speed = 12.5" in (result.run_dir / "report.html").read_text()
-    assert "property place\\x00 = &lt;here&gt;" in report(result.run_dir, "markdown")
-    cases = {case["id"]: case for case in json.loads(report(result.run_dir, "json"))["cases"]}
+    assert "property place\\x00 = &lt;here&gt;" in report(result.run_dir, "markdown").stdout
+    cases = {case["id"]: case for case in json.loads(report(result.run_dir, "json").stdout)["cases"]}
     assert cases["suites/test_it.py::test_green"]["attempts"][0]["properties"] == [
         ["speed", "12.5"],
         ["speed", "[1, 'a']"],
     ]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_most_memory_of_a_case_is_in_the_journal(make_project: MakeProject, fails: bool) -> None:
+def test_the_most_memory_of_a_case_is_in_the_journal(make_project: MakeProject) -> None:
     project = make_project()
-    body = f"x = bytearray(64 << 20); x[::4096] = b'1' * len(x[::4096]); assert not {fails}"
-    project.write("suites/test_it.py", f"def test_large(): {body}\n\ndef test_small(): pass\n")
-    result = project.run("-n0")
+    text = "def test_{}(): x = bytearray(64 << 20); x[::4096] = b'1' * len(x[::4096]); assert {}\n"
+    text = text.format("large", True) + text.format("red", False)
+    project.write("suites/test_it.py", f"def test_small(): pass\n{text}")
+    result = project.run("-n0", "--isolation=case")
     memory = {each.case.partition("::test_")[2]: each.finishes[0].memory for each in result.ledger.verdicts}
-    assert 60 << 20 < memory["large"]["host"] < 80 << 20
+    for name in ("large", "red"):
+        assert 60 << 20 < memory[name]["host"] < 80 << 20
     assert memory["small"].get("host", 0) < 16 << 20
-
-
-def report(run_dir: object, form: str) -> str:
-    command = [sys.executable, "-m", "harness", "report", form, str(run_dir)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_a_doctest_says_why_it_failed(make_project: MakeProject) -> None:

@@ -59,12 +59,6 @@ def test_properties_are_in_both_reports(make_project: MakeProject, options: tupl
     assert _properties(result.run_dir / "junit.xml") >= RECORDED
 
 
-def test_without_pytests_junit_nothing_is_missing(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/test_it.py", "def test_it(): pass\n")
-    assert project.run("-n0", "-p", "no:junitxml").status == 0
-
-
 #: From xdist's documentation, except for its fixture `worker_id`.
 ONCE = """\
 import os, pathlib

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare_junit, expected
 from tests.acceptance.project import SUITES, Result
+from tests.acceptance.rules import report
 
 TIMES = 30
 PATH = "suites/growing/test_growing.py"
@@ -34,15 +32,8 @@ def levels(result: Result) -> list[dict[str, Any]]:
     return [line for line in result.lines if line["event"] == "levels"]
 
 
-def report(result: Result, *options: str, encoding: str = "utf-8") -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "report", str(result.run_dir), *options],
-        env={**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80", "NO_COLOR": "1"},
-        capture_output=True,
-        encoding=encoding,
-        check=False,
-        timeout=60,
-    )
+def reports(result: Result, *options: str, **variables: str) -> list[str]:
+    done = report(result.run_dir, *options, COLUMNS="80", NO_COLOR="1", **variables)
     assert done.returncode == result.status, done.stderr
     return done.stdout.splitlines()
 
@@ -77,14 +68,14 @@ def test_the_report_names_what_grows_over_repetitions_and_nothing_else(make_proj
     assert sorted((line["case"], line["attempt"]) for line in levels(result)) == sorted(finishes)
 
     grows, shapes = table("GROWS"), table("SHAPES")
-    for found in (reported(result.terminal.splitlines()), reported(report(result))):
+    for found in (reported(result.terminal.splitlines()), reported(reports(result))):
         assert {case: lines[0] for case, lines in found.items()} == dict.fromkeys(grows, "GROWS"), found
         for case, start in grows.items():
             _, text, top, middle, bottom = found[case]
             assert text.startswith(start), text
             assert [line.count("│") for line in (top, middle, bottom)] == [1, 1, 1]
             assert len(bottom.partition("│")[2]) == TIMES
-    whole = reported(report(result, "--growth"))
+    whole = reported(reports(result, "--growth"))
     assert {case: lines[0] for case, lines in whole.items()} == shapes, whole
 
     outputs = {
@@ -96,7 +87,7 @@ def test_the_report_names_what_grows_over_repetitions_and_nothing_else(make_proj
 def test_a_terminal_without_the_signs_gets_plain_ones(make_project: MakeProject) -> None:
     project = make_project("growing")
     result = project.run("-n0", f"--repeat={TIMES}", "-k", "test_heap", env={"PYTHONIOENCODING": "ascii"})
-    for lines in (result.terminal.splitlines(), report(result, encoding="ascii")):
+    for lines in (result.terminal.splitlines(), reports(result, PYTHONIOENCODING="ascii")):
         (found,) = reported(lines).values()
         assert "\n".join(found).isascii()
         assert found[-1].partition("|")[2].startswith(".")
@@ -113,7 +104,7 @@ def test_a_process_that_breaks_in_the_middle_gives_two_series(make_project: Make
     (longest, times), (_, others), (_, alone) = counts.most_common()
     # A suspicion after the first run causes one more run, which is not counted.
     assert (times in (16, 17), others, alone) == (True, TIMES - 1 - times, 1), counts
-    ((case, found),) = reported(report(result)).items()
+    ((case, found),) = reported(reports(result)).items()
     assert (case, found[0]) == (f"{PATH}::test_breaks", "GROWS")
     assert " grew by 4." in found[1]
     assert f" per repetition over {times} repetitions, from " in found[1]
@@ -150,15 +141,15 @@ def test_nothing_is_read_where_there_is_nothing_to_compare(
     assert result.status == 0, result.tail()
     assert levels(result) == []
     assert "GROWS" not in result.terminal
-    assert not [lines for lines in reported(report(result)).values() if lines[0] != "VERIFIED"]
-    assert any(line.startswith("the journal has no memory readings") for line in report(result, "--growth"))
+    assert not [lines for lines in reported(reports(result)).values() if lines[0] != "VERIFIED"]
+    assert any(line.startswith("the journal has no memory readings") for line in reports(result, "--growth"))
 
 
 def test_too_few_repetitions_are_said_to_be(make_project: MakeProject) -> None:
     project = make_project("growing")
     result = project.run("-n0", "--repeat=5", "-k", "test_heap")
-    assert reported(report(result)) == {}
-    assert reported(report(result, "--growth"))[f"{PATH}::test_heap"][0] == "SHORT"
+    assert reported(reports(result)) == {}
+    assert reported(reports(result, "--growth"))[f"{PATH}::test_heap"][0] == "SHORT"
 
 
 def test_until_fail_tells_of_what_ran_until_then(make_project: MakeProject) -> None:
@@ -174,7 +165,7 @@ def test_until_fail_tells_of_what_ran_until_then(make_project: MakeProject) -> N
     assert result.verdicts == {f"{PATH}::test_fails": "failed"}
     times = len(levels(result))
     assert times == sum(line["event"] == "finish" for line in result.lines) < 21
-    lines = report(result)
+    lines = reports(result)
     assert any(line.startswith(f"FAILED {PATH}::test_fails - ") for line in lines)
     assert any(" grew by 4." in line and f" per repetition over {times} repetitions, " in line for line in lines)
     assert "GROWS" in (next(result.junit.iter("testcase")).findtext("system-out") or "")

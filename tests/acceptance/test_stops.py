@@ -18,6 +18,7 @@ from harness.reporting.junit import FILE_NAME
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal, compare_junit
 from tests.acceptance.project import PATIENCE, Project, Result, Running, interrupt, journal_lines
+from tests.acceptance.rules import report
 
 WAITS = "::test_waits"
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2"])
@@ -97,8 +98,7 @@ def check_stopped(result: Result, by: signal.Signals, waits: str = "not_run") ->
     compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
     assert not [name for name in os.listdir(result.run_dir.parent / "tmp") if name.startswith("harness-")]
     (result.run_dir / FILE_NAME).unlink()
-    command = [sys.executable, "-m", "harness", "report", str(result.run_dir)]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 2
+    assert report(result.run_dir).returncode == 2
     compare_junit(result, {case: (outcome, "") for case, outcome in verdicts.items()})
     return verdicts
 

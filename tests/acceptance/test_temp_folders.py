@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -61,22 +62,18 @@ def left(project: Project) -> list[str]:
 
 
 @SPREADS
-@pytest.mark.parametrize(("text", "status"), [(GREEN, 0), (RED, 1), (CRASH, 1)], ids=["green", "red", "crash"])
-def test_nothing_is_left_and_the_files_of_red_cases_are_kept(
-    project: Project, text: str, status: int, spread: str
-) -> None:
-    project.write("suites/test_it.py", text)
-    result = project.run(spread)
-    assert result.status == status, result.tail()
+def test_nothing_is_left_and_the_files_of_red_cases_are_kept(project: Project, spread: str) -> None:
+    for name, text in (("green", GREEN), ("red", RED), ("crash", CRASH)):
+        project.write(f"suites/test_{name}.py", text)
+    result = project.run(spread, "--dist=loadfile", "--isolation=case")
     assert left(project) == []
-    kept = [path for path in (result.run_dir / executor_files.KEPT).rglob("evidence") if path.is_file()]
-    assert bool(kept) is bool(status)
-    for path in kept:
-        assert path.read_text() == "here"
-        folder = result.run_dir / executor_files.KEPT / path.relative_to(result.run_dir / executor_files.KEPT).parts[0]
-        (verdict,) = result.ledger.verdicts
-        assert verdict.decided is not None
-        assert f"temporary files are kept in {folder}" in verdict.decided.notes
+    files = result.run_dir / executor_files.KEPT
+    kept = [path.relative_to(files) for path in files.rglob("evidence") if path.is_file()]
+    assert [(files / path).read_text() for path in kept] == ["here", "here"]
+    noted = [f"temporary files are kept in {files / path.parts[0]}" for path in kept]
+    finals = {line["case"].partition("::")[2]: line for line in result.lines if line["event"] == "finish"}
+    assert sorted(noted) == sorted(note for line in finals.values() for note in line.get("notes", ()) if "kept" in note)
+    assert {name for name, line in finals.items() if "notes" in line} == {"test_red", "test_crash"}
 
 
 LINKED = """
@@ -191,3 +188,12 @@ def test_basetemp_is_not_emptied_under_a_case_that_runs(project: Project) -> Non
     project.write("suites/test_second.py", SHARED_BASETEMP_SECOND)
     result = project.run("-n2", "--dist=loadfile", f"--basetemp={project.folder / 'base'}")
     assert result.status == 0, result.tail()
+
+
+def test_long_temporary_folder(make_project: MakeProject, tmp_path: Path) -> None:
+    """The temporary folder may have a long path, although a socket's path must be short."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    result = make_project("plain").run("-n0", env={"TMPDIR": str(folder)})
+    assert result.status == 1, result.tail()
+    assert result.counts["passed"] == 2

@@ -1,4 +1,7 @@
-"""A run that cannot write its files: one sentence, exit status 3, no remains, and the written part is readable."""
+"""A run that cannot write its files: one sentence, exit status 3, no remains, and the written part is readable.
+
+Without /proc, no run begins.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import pytest
 from tests.acceptance.conftest import MakeProject
 from tests.acceptance.expected import check_journal
 from tests.acceptance.project import Project, Result, Running
+from tests.acceptance.rules import report
 
 WAITS = "::test_waits"
 SPREADS = pytest.mark.ways("spread", ["-n0", "-n2", "--isolation=none"])
@@ -42,11 +46,6 @@ def check_failed(result: Result, what: str) -> None:
     assert not [name for name in os.listdir(result.run_dir.parent / "tmp") if name.startswith("harness-")]
     check_journal(result)
     assert not result.contents.damaged
-
-
-def report(run_dir: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", "report", str(run_dir)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def limit_journal(running: Running, spare: int) -> None:
@@ -184,3 +183,20 @@ def test_what_executors_tell(make_project: MakeProject) -> None:
     (verdict,) = result.ledger.verdicts
     assert verdict.outcome.value == "lost", result.tail()
     assert verdict.message.startswith("the harness failed (in call): OSError: ")
+
+
+def _may_unmount() -> bool:
+    command = ["unshare", "--mount", "umount", "-l", "/proc"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif("not _may_unmount()", reason="only root may unmount /proc")
+def test_without_proc_the_run_says_what_is_missing(make_project: MakeProject) -> None:
+    project = make_project("plain")
+    command = f"umount -l /proc && {sys.executable} -m pytest suites -n0"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", command], cwd=project.folder, capture_output=True, text=True, check=False
+    )
+    assert "there is no /proc, which runs need; mount it" in done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    assert done.returncode == 4

@@ -91,101 +91,20 @@ def test_a_fixture_that_ends_what_it_holds_is_no_case_s_matter(
     result = project.run(*arguments, "--dist=loadfile" if "-n2" in arguments else "-q")
     assert (result.status, set(result.verdicts.values())) == (0, {"passed"}), result.tail()
     assert len(result.verdicts) == 20
-    executors = [line for line in result.lines if line["event"] == "executor" and line["state"] == "started"]
-    assert len(executors) == (2 if "-n2" in arguments else 1), "no process was replaced"
+    ended = [line["reason"] for line in result.lines if line["event"] == "executor" and line["state"] == "ended"]
+    # glibc may have made an arena for a thread of the pool, so the case may have been repeated, and acquitted.
+    kept = [reason for reason in ended if reason != "rehearsal"]
+    assert len(kept) == (2 if "-n2" in arguments else 1), "no process was replaced"
 
 
-LEFT = """
-import os, subprocess, pytest
-
-@pytest.fixture(scope="module")
-def forgets_a_process():
-    return subprocess.Popen(["sleep", "1000"])
-
-@pytest.fixture(scope="module")
-def forgets_its_folder():
-    os.chdir("/")
-
-def test_first(forgets_a_process, forgets_its_folder): pass
-def test_second(USED): pass
-"""
-OTHER = "def test_other(): pass\n"
-FORGOTTEN = (
-    "the module fixture 'forgets_a_process' left a child process running: ",
-    "the module fixture 'forgets_its_folder' did not restore the working folder (now '/', was ",
-)
-
-
-@pytest.mark.parametrize("leak_check", ["fast", "off"])
-def test_the_last_case_of_the_scope_is_blamed_if_it_uses_the_fixture(
-    make_project: MakeProject, leak_check: str
-) -> None:
-    project = make_project()
-    project.write("suites/test_left.py", LEFT.replace("USED", "forgets_a_process, forgets_its_folder"))
-    project.write("suites/test_other.py", OTHER)
-    result = project.run("-n0", f"--leak-check={leak_check}")
-    assert list(result.verdicts.values()) == ["passed", "leaked", "passed"], result.tail()
-    for text in FORGOTTEN:
-        assert text in result.terminal
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_otherwise_the_fixture_is_a_finding(make_project: MakeProject, *, alone: bool) -> None:
-    """A fixture ends with the last case of its scope, or with its process. Neither is to blame."""
-    project = make_project()
-    project.write("suites/test_left.py", LEFT.replace("USED", ""))
-    if not alone:
-        project.write("suites/test_other.py", OTHER)
+def test_a_fixture_that_ends_with_its_process_is_a_finding(make_project: MakeProject) -> None:
+    """The last case, which does not use the fixture, is not to blame. See the suite for the end of the scope."""
+    project = make_project("wider_scopes")
+    project.keep("test_left_unused.py")
     result = project.run("-n0")
     assert set(result.verdicts.values()) == {"passed"}, result.tail()
     assert result.status == 1
     (finding,) = result.ledger.findings
     assert finding.kind == "teardown"
-    for text in FORGOTTEN:
-        assert text in finding.message
-
-
-LEAKS = """
-import subprocess, threading, time, pytest
-
-@pytest.fixture(scope="module")
-def server(): yield
-
-def test_before(server): pass
-def test_leaves_a_process(server): subprocess.Popen(["sleep", "1000"])
-def test_between(server): pass
-def test_leaves_a_thread(server): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
-def test_after(server): pass
-"""
-
-
-def test_a_case_that_leaks_beside_a_fixture_is_blamed(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/test_leaks.py", LEAKS)
-    result = project.run("-n0")
-    assert list(result.verdicts.values()) == ["passed", "leaked", "passed", "leaked", "passed"], result.tail()
-    assert "1 more running child process after each of 4 repetitions" in result.terminal
-    assert "children: " in result.terminal
-    assert "sleep 1000" in result.terminal
-
-
-THREADS = """
-import threading, time, pytest
-
-@pytest.fixture(scope="module")
-def forgets_a_thread():
-    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
-
-def test_first(forgets_a_thread): pass
-def test_second(): pass
-"""
-
-
-def test_growth_that_a_fixture_leaves_is_searched_where_it_was_set_up(make_project: MakeProject) -> None:
-    project = make_project()
-    project.write("suites/test_threads.py", THREADS)
-    project.write("suites/test_other.py", OTHER)
-    result = project.run("-n0")
-    case = "suites/test_threads.py::test_first"
-    assert {name for name, outcome in result.verdicts.items() if outcome != "passed"} == {case}, result.tail()
-    assert result.verdicts[case] == "leaked"
+    assert "the module fixture 'leaves_a_process' left a child process running: " in finding.message
+    assert "the module fixture 'leaves_its_folder' did not restore the working folder (now '/', was " in finding.message

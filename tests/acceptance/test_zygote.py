@@ -1,4 +1,4 @@
-"""The zygote under shortage of resources, and what its executors' programs receive and leave."""
+"""The zygote under shortage of resources, the modules that it imports, and what the programs of its executors leave."""
 
 from __future__ import annotations
 
@@ -40,20 +40,6 @@ if main is not None and main.name == "harness.zygote.__main__":
 
     os.fork = fork
 """
-#: Sets the number of threads at import, and records each later call.
-COUNTS_THREAD_POOLS = """\
-import torch
-
-really_set = torch.set_num_threads
-really_set(1)
-
-def set_num_threads(number):
-    set_num_threads.pools.append(number)
-    really_set(number)
-
-set_num_threads.pools = []
-torch.set_num_threads = set_num_threads
-"""
 PLAIN = """\
 import pytest
 
@@ -65,36 +51,6 @@ def test_plain(number):
 
 def _lines(result: Result, event: str) -> list[dict[str, Any]]:
     return [line for line in result.lines if line["event"] == event]
-
-
-def _finish(result: Result, case: str) -> dict[str, Any]:
-    """Return the final line for a case."""
-    return next(line for line in _lines(result, "finish") if line["final"] and line["case"].endswith(case))
-
-
-def test_the_thread_pool_of_torch_is_renewed_after_a_fork(make_project: MakeProject) -> None:
-    """A pool from before the fork crashes a process in which two threads renew it at the same time."""
-    project = make_project()
-    project.write("suites/conftest.py", COUNTS_THREAD_POOLS)
-    project.write(
-        "suites/plain/test_plain.py",
-        "import pytest, torch\n@pytest.mark.parametrize('n', range(2))\ndef test_pool(n):\n"
-        "    assert torch.set_num_threads.pools == [1] and torch.get_num_threads() == 1\n",
-    )
-    result = project.run("-n0", "--isolation=case", "--start=fork")
-    assert result.status == 0, result.tail()
-    assert len(result.verdicts) == 2
-
-
-def test_a_zygote_that_serves_is_not_ended_by_sigterm(make_project: MakeProject) -> None:
-    """Slurm sends SIGTERM to all processes of a step, and the running cases have their grace."""
-    project = make_project()
-    text = "import os, signal\ndef test_a(): os.kill(os.getppid(), signal.SIGTERM)\ndef test_b(): pass\n"
-    project.write("suites/plain/test_plain.py", text)
-    result = project.run("-n0", "--isolation=case")
-    assert result.status == 0, result.tail()
-    assert set(result.verdicts.values()) == {"passed"}
-    check_journal(result)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +78,7 @@ def test_modules_are_imported_for_all_executors_where_there_are_many_cases(
     project.write("suites/plain/test_plain.py", text)
     if ":" in entry:
         project.write("suites/other/test_other.py", "def test_b(): pass\n")  # ten cases in total, not in the folder
-    result = project.run("-n2", "-opythonpath=.", f"-oharness_preload_many={entry}")
+    result = project.run("-n0", "-opythonpath=.", f"-oharness_preload_many={entry}")
     assert result.status == 0, result.tail()
     assert set(result.verdicts.values()) == {"passed"}
 
@@ -172,28 +128,6 @@ def test_a_fork_that_always_fails_ends_the_run(make_project: MakeProject, spread
 
 
 @STARTS
-@SPREADS
-def test_a_program_of_a_case_inherits_no_descriptor_of_the_harness(
-    make_project: MakeProject, spread: str, start: str
-) -> None:
-    project = make_project()
-    project.write(
-        "suites/plain/test_lists.py",
-        """
-import os
-
-def test_lists():
-    listed = os.path.join(os.environ["PROBE_DIR"], "descriptors")
-    assert os.system(f"ls -l /proc/self/fd > {listed}") == 0
-""",
-    )
-    result = project.run(spread, f"--start={start}")
-    assert result.status == 0, result.tail()
-    numbers = [line.partition(" -> ")[0].split()[-1] for line in project.probe("descriptors") if " -> " in line]
-    assert numbers == ["0", "1", "2", "3"], "3 is the folder that is listed"
-
-
-@STARTS
 def test_a_fork_that_stays_is_called_one(make_project: MakeProject, start: str) -> None:
     project = make_project()
     project.write(
@@ -216,7 +150,7 @@ def test_dies():
     )
     # Cold, since a fork of the case is identified by its command line, which is the zygote's.
     result = project.run("--isolation=case", f"--start={start}", cold=True)
-    stays, dies = (_finish(result, case) for case in ("::test_forks", "::test_dies"))
+    stays, dies = (result.final(name) for name in ("test_forks", "test_dies"))
     assert stays["outcome"] == "leaked"
     assert stays["message"].startswith("left a child process running: ")
     assert stays["message"].endswith(", a fork of the case")
@@ -245,7 +179,7 @@ def test_shares():
     with tempfile.TemporaryDirectory(prefix="shares-") as temp:
         result = project.run("-n0", env={"TMPDIR": temp})
     assert set(result.verdicts.values()) == {"passed"}, result.tail()
-    assert "notes" not in _finish(result, "::test_shares")
+    assert "notes" not in result.final("test_shares")
 
 
 # Processes that cannot be killed

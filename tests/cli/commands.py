@@ -10,20 +10,21 @@ from pathlib import Path
 from tests.warm import client
 
 ROOT = Path(__file__).parents[2]
+_PLAIN = {"NO_COLOR": "1", "COLUMNS": "200"}
 
 
 def harness(
     *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``harness`` with these arguments, without colours and with wide tables."""
-    return command("harness", *arguments, cwd=cwd, environ=environ)
+    return client.run(["-m", "harness", *arguments], cwd, {**os.environ, **_PLAIN, **(environ or {})})
 
 
 def command(
     module: str, *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as ``python -m``, without colours and with wide tables."""
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200", **(environ or {})}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **_PLAIN, **(environ or {})}
     return client.run(["-m", module, *arguments], cwd, variables)
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from suites import reaching
+from suites.profiler import accept as accepting
 from suites.profiler import golden
 from suites.profiler.golden import GOLDENS, Minor
 
@@ -108,12 +109,12 @@ def copy(tmp_path: Path) -> Path:
     return suite / "golden"
 
 
-def accept(copy: Path, *arguments: str, ci: str | None = None) -> subprocess.CompletedProcess[str]:
+def accept(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTHONPATH")}
     return subprocess.run(
         [sys.executable, "-m", "suites.profiler.accept", *arguments],
         cwd=copy.parents[2],
-        env=environment | ({"CI": ci} if ci is not None else {}),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=120,
@@ -121,19 +122,33 @@ def accept(copy: Path, *arguments: str, ci: str | None = None) -> subprocess.Com
     )
 
 
-def test_ci_accepts_nothing(copy: Path) -> None:
-    result = accept(copy, "torch_function", ci="true")
-    assert result.returncode == 2
-    assert "never accepted by CI" in result.stderr
-    assert not copy.exists()
+@pytest.fixture
+def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for golden files. There are none, and the variable `CI` is not set."""
+    monkeypatch.setattr(accepting, "FOLDER", tmp_path / "golden")
+    monkeypatch.delenv("CI", raising=False)
+    return tmp_path / "golden"
 
 
-def test_a_tree_that_is_none_is_refused_with_those_there_are(copy: Path) -> None:
-    result = accept(copy, "torch_function", "torch_fnction")
-    assert result.returncode == 2
-    assert "no tree named 'torch_fnction'" in result.stderr
-    assert "torch_function" in result.stderr
-    assert not copy.exists()
+def test_ci_accepts_nothing(
+    no_files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(SystemExit, match="2"):
+        accepting.main(["torch_function"])
+    assert "never accepted by CI" in capsys.readouterr().err
+    assert not no_files.exists()
+
+
+def test_a_tree_that_is_none_is_refused_with_those_there_are(
+    no_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        accepting.main(["torch_function", "torch_fnction"])
+    said = capsys.readouterr().err
+    assert "no tree named 'torch_fnction'" in said
+    assert "torch_function" in said
+    assert not no_files.exists()
 
 
 @pytest.mark.nightly
@@ -160,8 +175,7 @@ def test_accepting_writes_one_file_shows_it_and_is_done_the_second_time(copy: Pa
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device, so the tree can be taken")
-def test_a_tree_this_machine_cannot_have_is_not_accepted(copy: Path) -> None:
-    result = accept(copy, "cuda_side_streams")
-    assert result.returncode == 1
-    assert "cuda_side_streams: not taken: it needs a CUDA device" in result.stderr
-    assert not copy.exists()
+def test_a_tree_this_machine_cannot_have_is_not_accepted(no_files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert accepting.main(["cuda_side_streams"]) == 1
+    assert "cuda_side_streams: not taken: it needs a CUDA device" in capfd.readouterr().err
+    assert not no_files.exists()

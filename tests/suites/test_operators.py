@@ -23,6 +23,7 @@ from suites.operators import (
     tolerances,
     variants,
 )
+from tests.preloaded import run_script
 from tests.warm import client
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,7 @@ NAMES = {each.name for each in catalogue.entries()}
 @pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the table is that of torch 2.13")
 def test_the_table_is_up_to_date() -> None:
     program = "from suites.operators import generate; print(generate.table(), end='')"
-    found = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    found = run_script(program)
 
     assert found.stdout == catalogue.FILE.read_text(encoding="ascii"), (
         f"run python -m suites.operators.generate\n{found.stderr[-2000:]}"
@@ -118,9 +119,9 @@ def test_collection_does_not_import_the_catalogue_of_torch() -> None:
         "import sys; from suites.operators import test_values, test_gradients, test_sizes, test_variants; "
         "print('torch.testing._internal.common_utils' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = run_script(program)
 
-    assert found.stdout.strip() == "False"
+    assert found.stdout.strip() == "False", found.stderr
 
 
 @pytest.mark.nightly

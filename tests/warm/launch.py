@@ -76,6 +76,8 @@ def become(launch: Launch, descriptors: Sequence[int], path: Sequence[str]) -> N
     tempfile.tempdir = None
     sys.orig_argv = [sys.executable, *launch.arguments]
     sys.path[:] = [launch.folder if launch.arguments[0] == "-m" else "", *path]
+    if xdist := sys.modules.get("xdist.plugin"):
+        xdist._sys_path[:] = sys.path  # xdist keeps the path of its import for its workers
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]  # a project may have a package of this name
 

@@ -6,6 +6,7 @@ id. The answer to ``{"reap": PID}`` is the exit status of an ended process. The 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import importlib
@@ -15,6 +16,8 @@ import os
 import socket
 import sys
 import tempfile
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +34,22 @@ _IMPORTED = (
     "harness.tools.cluster.agent",
     "harness.tools.cluster.run",
     "harness.plugin",
-    "harness.controller.run",
+    "harness.collection.stand_ins",
+    "harness.controller.hooks",
+    "harness.progress.signs_of_life",
     "harness.reporting.page.document",
     "harness.reporting.page.model",
-    "harness.supervisor.worker",
+    "harness.scheduling.xdist_scheduling",
+    "harness.supervisor.hooks",
     "harness.zygote.cold",
     "harness.zygote.server",
     "execnet.multi",
+    "xdist.dsession",
+    "xdist.looponfail",
+    "xdist.remote",
 )
-#: Modules that only cases import; and xdist, which keeps the ``sys.path`` of its import for its workers.
-_NOT_IMPORTED = ("torch", "numpy", "xdist.plugin")
+#: Modules that only cases import, and one that the harness keeps from being imported.
+_NOT_IMPORTED = ("torch", "numpy", "hypothesis")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +109,36 @@ def main() -> None:
     made = _serve(connection)
     if made is None:
         return
+    has_cases = False
     while True:
         become(made.launch, made.descriptors, path)
         if "--isolation=none" in made.launch.arguments:
-            gc.unfreeze()  # cases run in this process or its workers, and all objects are searched for leaks
+            has_cases = True  # this process or its workers
+            gc.unfreeze()  # all objects are searched for leaks
         spare = spares.prepare(spares.needed(made.launch.arguments))
         if spare is None:
             break
         made = _Made(*spare)
-    go_on(made.launch.arguments)
+    if has_cases:
+        go_on(made.launch.arguments)
+    else:
+        _go_on_to_short_exit(made.launch.arguments)
+
+
+def _go_on_to_short_exit(arguments: Sequence[str]) -> None:
+    """Exit as the interpreter does, but free no objects: that copies all of the server's memory."""
+    status = 0
+    try:
+        go_on(arguments)
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            raise
+        status = int(error.code or 0)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _serve(connection: socket.socket) -> _Made | None:

@@ -22,6 +22,8 @@ from tests.warm.launch import Launch, can_be_warm, early
 #: The maximum number of bytes and descriptors of a request.
 REQUEST_LIMIT, MOST_DESCRIPTORS = 1 << 20, 253
 _WORKERS = re.compile(r"(?:-n|--numprocesses=)(\d+)")
+#: What requests a worker per device, and the most devices in these tests. A spare that is not used costs little.
+_AUTO, _DEVICES = {"auto", "-nauto"}, 8
 _NODES = re.compile(r"--nodes=(\d+)")
 #: Command lines that start pytest, or agents of a cluster.
 _AGENT, _CLUSTER = ("-m", "harness.tools.cluster.agent"), ("-m", "harness", "cluster", "run")
@@ -43,6 +45,8 @@ def needed(arguments: Sequence[str]) -> int:
     if began[:2] != ("-m", "pytest") or "--collect-only" in arguments:
         return 0
     zygotes = 0 if {"--isolation=none", "no:harness"} & {*arguments} else 1
+    if _AUTO & {*arguments}:
+        return zygotes + _DEVICES
     return zygotes + sum(int(found[1]) for argument in arguments if (found := _WORKERS.fullmatch(argument)))
 
 

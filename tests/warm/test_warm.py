@@ -266,6 +266,7 @@ def test_a_server_is_started_for_an_environment_that_comes_again() -> None:
         (("-m", "pytest", "suites"), 1),
         (("-m", "pytest", "suites", "-n2"), 3),
         (("-m", "pytest", "--numprocesses=3"), 4),
+        (("-m", "pytest", "-n", "auto"), 9),
         (("-m", "pytest", "-n2", "--isolation=none"), 2),
         (("-m", "pytest", "-n0", "--collect-only"), 0),
         (("-m", "pytest", "-p", "no:harness", "-n2"), 2),

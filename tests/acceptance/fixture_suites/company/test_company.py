@@ -23,6 +23,7 @@ EXPECTED = {
     "test_fails_otherwise_alone": {"batch": "failed", "case": "failed"},
     "test_last": "passed",
 }
+OPTIONS = ["--dist=loadfile"]
 
 RAN: list[str] = []
 

@@ -17,6 +17,7 @@ EXPECTED = {
     },
     "test_last": "passed",
 }
+OPTIONS = ["--dist=loadfile", "--leak-check=off"]  # which would find the fake torch
 
 RAN: list[str] = []
 

@@ -10,6 +10,7 @@ EXPECTED = {
     "test_after": "passed",
     "test_last": "passed",
 }
+OPTIONS = ["--waivers=suites/policy_ends/waivers.yaml"]
 
 
 def test_before() -> None:

@@ -18,7 +18,12 @@ EXPECTED = {
     "test_fails_here": "failed: AssertionError: way 5",
     "test_comes_and_goes_otherwise": "crashed: crashed, but waived as failed or passed in suites/policy_faults/waiv",
 }
-FINDINGS = ["waiver_expired", "waiver_matches_nothing", "waiver_no_link"]
+OPTIONS = ["--waivers=suites/policy_faults/waivers.yaml"]
+FINDINGS = [
+    "waiver_expired: '*::test_expired' in suites/policy_faults/waivers.yaml:5 expired on 2001-01-01: see https://",
+    "waiver_matches_nothing: test_gone*' in suites/policy_faults/waivers.yaml:7 matches no case of this run",
+    "waiver_no_link: '*::test_without_link' in suites/policy_faults/waivers.yaml:6 has no link",
+]
 
 
 def test_passes() -> None:

@@ -50,6 +50,7 @@ EXPECTED = {
     "test_fixture_with_a_handler_of_c[2]": "passed",
     "test_after": "passed",
 }
+OPTIONS = ["--case-timeout=30"]
 
 
 def test_dump_later() -> None:

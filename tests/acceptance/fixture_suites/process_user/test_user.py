@@ -9,6 +9,7 @@ EXPECTED = {
     "test_groups": "contaminated: did not restore the supplementary groups (now [1, 2], was ",
     "test_after": "passed",
 }
+OPTIONS = ["--case-timeout=30"]
 
 
 def test_user() -> None:

@@ -34,6 +34,7 @@ EXPECTED = {
     "test_raises_beside_a_thread": "failed: rank 1 of 3 raised ValueError: the second",
     "test_after": "passed",
 }
+OPTIONS = ["--leak-search=off"]
 
 WAITS = [sys.executable, "-c", "import signal; signal.pause()"]
 

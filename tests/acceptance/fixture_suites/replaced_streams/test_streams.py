@@ -15,6 +15,7 @@ EXPECTED = {
     "test_other_pid_left": "contaminated: did not restore os.getpid",
     "test_large_properties_are_no_leak": "passed",
 }
+OPTIONS = ["--case-timeout=30"]
 
 
 class Interrupts:

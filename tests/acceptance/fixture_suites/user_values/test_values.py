@@ -33,6 +33,7 @@ EXPECTED = {
     "test_raises_without_text": "failed: <locals>.SilentError: <exception str() failed>",
     "test_interrupts_without_text": "failed: raised Silent: <a Silent that cannot be shown: it raised",
 }
+OPTIONS = ["--case-timeout=30"]
 # pytest counts it as failed, since it is a report of the call phase.
 COUNTS = {"error": -1, "failed": 1}
 

@@ -35,7 +35,9 @@ COUNTS = {
     "error": 1,  # from test_fails_twice, which is both failed and an error
     "xpassed": 1,  # from test_expected_failure_passes, which therefore does not count as passed
     "passed": 0,  # test_teardown_fails counts as passed and as an error
+    "warnings": 1,  # from test_warns
 }
+SAYS = ["mind the gap"]
 
 
 @pytest.fixture
