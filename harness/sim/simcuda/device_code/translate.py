@@ -1,0 +1,254 @@
+"""Makes C++ for the host of preprocessed device code.
+
+The front header (``include/simcuda_front.h``) defines almost all of CUDA's names. What is left is syntax that no header
+can define: shared memory, inline assembly, and launches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: Comments are gone. Longer operators come first.
+_TOKEN = re.compile(
+    r"""
+    (?P<line>^[ \t]*\#[^\n]*$)
+    | (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)")
+    | (?P<text>(?:u8|[uUL])?"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+    | (?P<word>[A-Za-z_]\w*)
+    | (?P<number>\.?\d(?:[eEpP][+-]|[\w.']|(?<=\d)')*)
+    | (?P<space>\s+)
+    | (?P<sign><<<|>>>|.)
+    """,
+    re.VERBOSE | re.MULTILINE | re.DOTALL,
+)
+
+_SHARED = "simcuda_shared"
+_ASSEMBLY = ("asm", "__asm__", "__asm")
+_OPENING = {"(": ")", "[": "]", "{": "}"}
+
+#: The storage of arrays whose size a launch gives, which all kernels of a module have in common.
+DYNAMIC = "simcuda_dynamic_shared"
+
+#: Inline assembly that is known, without spaces: what calculates its outputs, given the operands' texts.
+_KNOWN_ASSEMBLY = {
+    "{cvt.rn.f16.f32%0,%1;}": "simcuda_ptx::store({0}, simcuda_ptx::half_of({1}))",
+    "cvt.rn.f16.f32%0,%1;": "simcuda_ptx::store({0}, simcuda_ptx::half_of({1}))",
+    "{cvt.f32.f16%0,%1;}": "simcuda_ptx::store({0}, simcuda_ptx::float_of_half({1}))",
+    "cvt.f32.f16%0,%1;": "simcuda_ptx::store({0}, simcuda_ptx::float_of_half({1}))",
+    "{cvt.rn.bf16.f32%0,%1;}": "simcuda_ptx::store({0}, simcuda_ptx::bfloat16_of({1}))",
+    "cvt.rn.bf16.f32%0,%1;": "simcuda_ptx::store({0}, simcuda_ptx::bfloat16_of({1}))",
+    "{mov.b32%0,{0,%1};}": "simcuda_ptx::store({0}, simcuda_ptx::float_of_bfloat16({1}))",
+    "mov.u32%0,%laneid;": "simcuda_ptx::store({0}, simcuda_device::lane())",
+    "mov.u32%0,%%laneid;": "simcuda_ptx::store({0}, simcuda_device::lane())",
+    "mov.u64%0,%clock64;": "simcuda_ptx::store({0}, clock64())",
+    "mov.u64%0,%%clock64;": "simcuda_ptx::store({0}, clock64())",
+    "trap;": "__trap()",
+    "": "__threadfence()",
+}
+
+
+class TranslationError(ValueError):
+    """Device code that cannot be made C++ for the host: its place, and why."""
+
+
+@dataclass(slots=True)
+class _Token:
+    kind: str
+    text: str
+
+
+def _tokens(source: str) -> Iterator[_Token]:
+    for found in _TOKEN.finditer(source):
+        yield _Token(found.lastgroup or "", found.group())
+
+
+def translate(source: str, refused: list[str], *, launches: bool = False) -> str:
+    """Return C++ for the host. `launches`: whether the source may launch kernels, as code for the host does.
+
+    Inline assembly that cannot run is added to `refused`. A thread that reaches it ends its kernel.
+
+    Raise TranslationError.
+    """
+    tokens = [_Token("text", token.text) if token.kind == "mark" else token for token in _tokens(source)]
+    place = 0
+    while place < len(tokens):
+        token = tokens[place]
+        if token.kind == "word" and token.text == _SHARED:
+            _translate_shared(tokens, place)
+        elif token.kind == "word" and token.text in _ASSEMBLY:
+            _translate_assembly(tokens, place, refused)
+        elif token.text == "<<<" and not _is_template(tokens, place):
+            if not launches:
+                raise TranslationError("a kernel that launches kernels (dynamic parallelism) is not supported")
+            _translate_launch(tokens, place)
+        place += 1
+    return "".join(token.text for token in tokens)
+
+
+def _is_template(tokens: list[_Token], place: int) -> bool:
+    """Return whether ``<<<`` is no launch: it follows no name."""
+    before = _significant(tokens, place - 1, -1)
+    return before is None or (tokens[before].kind != "word" and tokens[before].text not in (">", ")", ">>>"))
+
+
+def _significant(tokens: list[_Token], place: int, step: int) -> int | None:
+    """Return the place of the next token that is neither space nor a line of the preprocessor."""
+    while 0 <= place < len(tokens):
+        if tokens[place].kind not in ("space", "line"):
+            return place
+        place += step
+    return None
+
+
+def _closing(tokens: list[_Token], place: int) -> int:
+    """Return the place of the bracket that closes the one at `place`."""
+    waiting: list[str] = []
+    for at in range(place, len(tokens)):
+        text = tokens[at].text
+        if tokens[at].kind != "sign":
+            continue
+        if text in _OPENING:
+            waiting.append(_OPENING[text])
+        elif waiting and text == waiting[-1]:
+            waiting.pop()
+            if not waiting:
+                return at
+    raise TranslationError(f"a bracket {tokens[place].text!r} is not closed")
+
+
+def _translate_shared(tokens: list[_Token], place: int) -> None:
+    """Give a variable in shared memory its storage.
+
+    Blocks of a kernel run one after the other, and a block is one thread of the host: shared memory is a variable of
+    that thread. An array without a size is the one that all kernels of the module share.
+    """
+    begin = place
+    while begin > 0 and not (tokens[begin - 1].kind == "sign" and tokens[begin - 1].text in ";{}"):
+        begin -= 1
+    end = place
+    while end < len(tokens) and not (tokens[end].kind == "sign" and tokens[end].text in ";="):
+        end = _closing(tokens, end) + 1 if tokens[end].text in _OPENING and tokens[end].kind == "sign" else end + 1
+    words = [token for token in tokens[begin:end] if token.kind == "word"]
+    if not any(token.text == "extern" for token in words):
+        tokens[place].text = "thread_local"
+        return
+    at = next((at for at in range(place, end) if tokens[at].text == "[" and tokens[at].kind == "sign"), None)
+    name = _significant(tokens, at - 1, -1) if at is not None else None
+    if at is None or name is None:
+        raise TranslationError("`extern __shared__` is supported for arrays only")
+    _drop_attributes(tokens, begin, end)
+    for token in words:
+        if token.text == "extern":
+            token.text = ""
+    if _in_function(tokens, begin):
+        tokens[place].text = ""
+        kind, bounds = _text(tokens[begin:name]).strip(), _text(tokens[at:end])
+        tokens[name].text = f"(&{tokens[name].text})"
+        tokens[end - 1].text += f" = reinterpret_cast<{kind} (&){bounds}>({DYNAMIC})"
+    else:
+        tokens[place].text = "extern __thread"
+        tokens[end - 1].text += f' __asm__("{DYNAMIC}")'
+
+
+def _drop_attributes(tokens: list[_Token], begin: int, end: int) -> None:
+    for place in range(begin, end):
+        if tokens[place].text in ("__attribute__", "alignas"):
+            opening = _significant(tokens, place + 1, 1)
+            last = _closing(tokens, opening) if opening is not None else place
+            for token in tokens[place : last + 1]:
+                token.kind, token.text = "space", " "
+
+
+def _in_function(tokens: list[_Token], place: int) -> bool:
+    """Return whether `place` is in a block, and not only in namespaces."""
+    depth = 0
+    for at in range(place - 1, -1, -1):
+        if tokens[at].kind != "sign" or tokens[at].text not in "{}":
+            continue
+        depth += 1 if tokens[at].text == "{" else -1
+        if depth <= 0:
+            continue
+        depth = 0
+        before = [tokens[other] for other in range(max(0, at - 8), at) if tokens[other].kind not in ("space", "line")]
+        if not any(token.text == "namespace" for token in before) and before[-1:] and before[-1].text != '"C"':
+            return True
+    return False
+
+
+def _translate_assembly(tokens: list[_Token], place: int, refused: list[str]) -> None:
+    """Replace inline assembly by a call, or by one that ends the kernel."""
+    opening = _significant(tokens, place + 1, 1)
+    while opening is not None and tokens[opening].text in ("volatile", "__volatile__", "goto", "inline"):
+        opening = _significant(tokens, opening + 1, 1)
+    if opening is None or tokens[opening].text != "(":
+        return
+    closing = _closing(tokens, opening)
+    inner = tokens[opening + 1 : closing]
+    parts = _split(inner, ":")
+    strings = [token for token in parts[0] if token.kind not in ("space", "line")]
+    if any(token.kind not in ("text", "raw") for token in strings):
+        return
+    after = _significant(tokens, closing + 1, 1)
+    if after is None or tokens[after].text != ";" or _is_label(tokens, place):
+        return  # the name of a declaration
+    program = re.sub(r"\\[nrt]|\s", "", "".join(token.text.strip('"') for token in strings))
+    operands = [_operand(operand) for part in parts[1:3] for operand in _split(part, ",") if _text(operand).strip()]
+    known = _KNOWN_ASSEMBLY.get(program)
+    if known is not None and known.count("{") <= len(operands):
+        made = known.format(*operands)
+    else:
+        first = re.sub(r'\\.|[{}"]', " ", "".join(token.text.strip('"') for token in strings)).strip()
+        refused.append(first)
+        made = f'simcuda_device::refuse("inline PTX is not supported: {first[:60]}")'
+    tokens[place].text = made
+    for token in tokens[place + 1 : closing + 1]:
+        token.kind, token.text = "space", "\n" * token.text.count("\n") if token.kind == "space" else ""
+
+
+def _is_label(tokens: list[_Token], place: int) -> bool:
+    """Return whether ``asm`` at `place` gives a declaration its name, instead of being a statement."""
+    before = _significant(tokens, place - 1, -1)
+    return before is not None and not (tokens[before].text in (";", "{", "}", ")", ":", "else", "do"))
+
+
+def _text(tokens: list[_Token]) -> str:
+    return "".join(token.text for token in tokens)
+
+
+def _operand(tokens: list[_Token]) -> str:
+    """Return the expression of an operand, which is in brackets after its constraint."""
+    text = _text(tokens)
+    return text[text.index("(") :] if "(" in text else text
+
+
+def _split(tokens: list[_Token], sign: str) -> list[list[_Token]]:
+    """Split at a sign that is in no brackets."""
+    parts: list[list[_Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        if token.kind == "sign" and token.text in _OPENING:
+            depth += 1
+        elif token.kind == "sign" and token.text in _OPENING.values():
+            depth -= 1
+        if depth == 0 and token.kind == "sign" and token.text == sign:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _translate_launch(tokens: list[_Token], place: int) -> None:
+    """Replace ``kernel<<<grid, block>>>(arguments)`` by a call."""
+    end = next((at for at in range(place, len(tokens)) if tokens[at].text == ">>>"), None)
+    if end is None:
+        raise TranslationError("a launch has no `>>>`")
+    begin = _begin_of_name(tokens, place)
+    name = _text(tokens[begin:place]).strip()
+    tokens[begin].kind, tokens[begin].text = "word", f"simcuda_device::launch([](auto... simcuda_arguments) {{}}, {name}"
+    raise NotImplementedError(end)
+
+
+def _begin_of_name(tokens: list[_Token], place: int) -> int:
+    return place
