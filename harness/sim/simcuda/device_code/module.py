@@ -23,6 +23,8 @@ from harness.sim.simcuda.device_code.toolkit import Settings
 
 #: The semantics are those of a GPU: no contraction of a product and a sum, integers that wrap, memory of any type.
 FLAGS = ("-O2", "-g0", "-w", "-fPIC", "-ffp-contract=off", "-fno-trapping-math", "-fno-strict-aliasing", "-fwrapv")
+#: Modules have functions of equal names, which must not replace each other.
+_LOCAL = ("-fvisibility=hidden", "-fno-gnu-unique", "-Wl,-Bsymbolic")
 _DYNAMIC_BYTES = 227 << 10
 _ARCHITECTURE = re.compile(r"(?:compute|sm)_(\d+)")
 #: Options of NVRTC with a value, which the host's compiler understands by these names.
@@ -105,7 +107,7 @@ def compile_module(source: Source, settings: Settings, library: Path) -> None:
             file, work = folder / "module.ii", folder / "module.so"
             file.write_text(code, encoding="utf-8", errors="surrogateescape")
             standard = [option for option in options if option.startswith("-std=")]
-            command = [*settings.compiler, *FLAGS, *standard, *settings.flags, "-x", "c++-cpp-output", str(file)]
+            command = [*settings.compiler, *FLAGS, *_LOCAL, *standard, *settings.flags, "-x", "c++-cpp-output", str(file)]
             run_compiler([*command, "-x", "none", "-shared", "-o", str(work), settings.runtime])
         except (translate.TranslationError, DeviceCodeError) as error:
             named = ", ".join(f"{kernel.name} uses {kernel.unsupported}" for kernel in kernels if kernel.unsupported)
@@ -185,17 +187,16 @@ def _tables(source: Source, kernels: Sequence[ptx.Kernel], refused: Sequence[str
         row = f"simcuda_device::Kernel<{function}, {written}>::make({json.dumps(kernel.name)}, {numbers}, {why})"
         rows.append(row)
     variables = [
-        f"simcuda_device::variable({json.dumps(name)}, {source.expressions.get(name, '').lstrip('& ') or _demangle(name)})"
+        f"simcuda_device::variable({json.dumps(name)}, {expression})"
         for name in ptx.find_variables(source.ptx)
+        if (expression := _variable(name, source))
     ]
     return "\n".join(
         (
             "",
-            f"#pragma GCC visibility push(hidden)",
             f"static const SimcudaKernel simcuda_kernels[] = {{{', '.join([*rows, '{}'])}}};",
             f"static const SimcudaVariable simcuda_variables[] = {{{', '.join([*variables, '{}'])}}};",
             f"__thread char {translate.DYNAMIC}[{_DYNAMIC_BYTES}] __attribute__((aligned(1024)));",
-            "#pragma GCC visibility pop",
             'extern "C" __attribute__((visibility("default"))) const SimcudaModule simcuda_module;',
             f"const SimcudaModule simcuda_module = {{simcuda_kernels, {len(rows)}, simcuda_variables, {len(variables)}}};",
             "",
@@ -221,6 +222,20 @@ def _function(lowered: str, expressions: Mapping[str, str]) -> str:
     if called.endswith(">"):  # only the name of a template's instance has a result
         called = called.partition(" ")[2]
     return f"static_cast<void (*){parameters}>(&{called})"
+
+
+def _variable(lowered: str, source: Source) -> str:
+    """Return a C++ expression for a variable; an empty text for one that no program can ask for.
+
+    PTX also has the constants of classes, of which some have no memory on the host.
+    """
+    if lowered in source.expressions:
+        return source.expressions[lowered].lstrip("& ")
+    name = _demangle(lowered)
+    last = re.escape(name.rpartition("::")[2])
+    declared = re.compile(rf"\b__(?:device|constant|managed)__\b[^;(){{}}]*\b{last}\b")
+    texts = (source.text, *source.headers.values())
+    return name if "<" not in name and any(declared.search(text) for text in texts) else ""
 
 
 def _begin_of_parameters(name: str) -> int:

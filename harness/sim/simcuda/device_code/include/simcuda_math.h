@@ -25,6 +25,12 @@ extern "C" {
 SIMCUDA_ALL
 #undef SIMCUDA_ONE
 #undef SIMCUDA_TWO
+double nan(const char*) noexcept;
+double remquo(double, double, int*) noexcept;
+float remquof(float, float, int*) noexcept;
+double scalbln(double, long) noexcept;
+float scalblnf(float, long) noexcept;
+float nanf(const char*) noexcept;
 double fma(double, double, double) noexcept;
 float fmaf(float, float, float) noexcept;
 double ldexp(double, int) noexcept;
@@ -117,6 +123,8 @@ SIMCUDA_INLINE float ldexp(float x, int n) { return ldexpf(x, n); }
 SIMCUDA_INLINE float frexp(float x, int* n) { return frexpf(x, n); }
 SIMCUDA_INLINE float modf(float x, float* y) { return modff(x, y); }
 SIMCUDA_INLINE float scalbn(float x, int n) { return scalbnf(x, n); }
+SIMCUDA_INLINE float scalbln(float x, long n) { return scalblnf(x, n); }
+SIMCUDA_INLINE float remquo(float x, float y, int* n) { return remquof(x, y, n); }
 SIMCUDA_INLINE void sincos(float x, float* s, float* c) { sincosf(x, s, c); }
 SIMCUDA_INLINE int ilogb(float x) { return ilogbf(x); }
 SIMCUDA_INLINE long lround(float x) { return lroundf(x); }
