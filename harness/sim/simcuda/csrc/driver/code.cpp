@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,11 +80,12 @@ const SimcudaModule* open_library(const char* path) {
 const SimcudaModule* open_copy(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const int copy = memfd_create("simcuda-module", MFD_CLOEXEC);
+  std::string name = path + ".XXXXXX";
+  const int copy = mkstemp(name.data());
   if (copy < 0) return nullptr;
   const bool written = write(copy, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
-  const auto* const module =
-      written ? open_library(("/proc/self/fd/" + std::to_string(copy)).c_str()) : nullptr;
+  const auto* const module = written ? open_library(name.c_str()) : nullptr;
+  unlink(name.c_str());
   close(copy);
   return module;
 }
@@ -94,8 +94,10 @@ const SimcudaModule* open_copy(const std::string& path) {
 
 CUresult Code::load(const void* image, std::unique_ptr<Code>& code) {
   if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::string_view text(static_cast<const char*>(image), image::is_elf(image) ? 4 : strnlen(static_cast<const char*>(image), 4096));
-  if (!image::is_elf(image) && text.find(".version") == std::string_view::npos) return CUDA_ERROR_INVALID_IMAGE;
+  const auto* const text = static_cast<const char*>(image);
+  if (!image::is_elf(image) && std::string_view(text, strnlen(text, 4096)).find(".version") == std::string_view::npos) {
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
   const std::string fields = image::fields_of(image);
   if (fields.empty()) {
     say("a module is refused (CUDA_ERROR_NOT_SUPPORTED): it is code for a GPU without its source; only what this "

@@ -58,62 +58,11 @@ long labs(long) noexcept;
 long long llabs(long long) noexcept;
 }
 
-namespace simcuda_device {
-template <typename T>
-struct Integer {};
-#define SIMCUDA_INTEGER(type)  \
-  template <>                  \
-  struct Integer<type> {       \
-    using Result = double;     \
-  };
-SIMCUDA_INTEGER(bool)
-SIMCUDA_INTEGER(char)
-SIMCUDA_INTEGER(signed char)
-SIMCUDA_INTEGER(unsigned char)
-SIMCUDA_INTEGER(short)
-SIMCUDA_INTEGER(unsigned short)
-SIMCUDA_INTEGER(int)
-SIMCUDA_INTEGER(unsigned)
-SIMCUDA_INTEGER(long)
-SIMCUDA_INTEGER(unsigned long)
-SIMCUDA_INTEGER(long long)
-SIMCUDA_INTEGER(unsigned long long)
-#undef SIMCUDA_INTEGER
-}  // namespace simcuda_device
-
-// Overloads for float, and for integers, which become double.
-#define SIMCUDA_ONE(name)                                                                      \
-  SIMCUDA_INLINE float name(float x) { return name##f(x); }                                    \
-  template <typename T>                                                                        \
-  SIMCUDA_INLINE typename simcuda_device::Integer<T>::Result name(T x) {                       \
-    return name(static_cast<double>(x));                                                       \
-  }
-#define SIMCUDA_TWO(name)                                                                      \
-  SIMCUDA_INLINE float name(float x, float y) { return name##f(x, y); }                        \
-  SIMCUDA_INLINE double name(float x, double y) { return name(static_cast<double>(x), y); }    \
-  SIMCUDA_INLINE double name(double x, float y) { return name(x, static_cast<double>(y)); }    \
-  template <typename T>                                                                        \
-  SIMCUDA_INLINE typename simcuda_device::Integer<T>::Result name(T x, double y) {             \
-    return name(static_cast<double>(x), y);                                                    \
-  }                                                                                            \
-  template <typename T>                                                                        \
-  SIMCUDA_INLINE typename simcuda_device::Integer<T>::Result name(double x, T y) {             \
-    return name(x, static_cast<double>(y));                                                    \
-  }                                                                                            \
-  template <typename T, typename U>                                                            \
-  SIMCUDA_INLINE decltype(typename simcuda_device::Integer<T>::Result() +                      \
-                          typename simcuda_device::Integer<U>::Result())                       \
-  name(T x, U y) {                                                                             \
-    return name(static_cast<double>(x), static_cast<double>(y));                               \
-  }                                                                                            \
-  template <typename T>                                                                        \
-  SIMCUDA_INLINE typename simcuda_device::Integer<T>::Result name(T x, float y) {              \
-    return name(static_cast<double>(x), static_cast<double>(y));                               \
-  }                                                                                            \
-  template <typename T>                                                                        \
-  SIMCUDA_INLINE typename simcuda_device::Integer<T>::Result name(float x, T y) {              \
-    return name(static_cast<double>(x), static_cast<double>(y));                               \
-  }
+// As NVRTC has them: for float, and for no integers.
+#define SIMCUDA_ONE(name) \
+  SIMCUDA_INLINE float name(float x) { return name##f(x); }
+#define SIMCUDA_TWO(name) \
+  SIMCUDA_INLINE float name(float x, float y) { return name##f(x, y); }
 SIMCUDA_ALL
 #undef SIMCUDA_ONE
 #undef SIMCUDA_TWO
