@@ -25,7 +25,7 @@ from harness.sim.simcuda.device_code.toolkit import Settings
 FLAGS = ("-O2", "-g0", "-w", "-fPIC", "-ffp-contract=off", "-fno-trapping-math", "-fno-strict-aliasing", "-fwrapv")
 #: Modules have functions of equal names, which must not replace each other.
 _LOCAL = ("-fvisibility=hidden", "-fno-gnu-unique", "-Wl,-Bsymbolic")
-_DYNAMIC_BYTES = 227 << 10
+DYNAMIC_BYTES = 227 << 10
 _ARCHITECTURE = re.compile(r"(?:compute|sm)_(\d+)")
 #: Options of NVRTC with a value, which the host's compiler understands by these names.
 _OPTIONS = {
@@ -196,7 +196,7 @@ def _tables(source: Source, kernels: Sequence[ptx.Kernel], refused: Sequence[str
             "",
             f"static const SimcudaKernel simcuda_kernels[] = {{{', '.join([*rows, '{}'])}}};",
             f"static const SimcudaVariable simcuda_variables[] = {{{', '.join([*variables, '{}'])}}};",
-            f"__thread char {translate.DYNAMIC}[{_DYNAMIC_BYTES}] __attribute__((aligned(1024)));",
+            f"__thread char {translate.DYNAMIC}[{DYNAMIC_BYTES}] __attribute__((aligned(1024)));",
             'extern "C" __attribute__((visibility("default"))) const SimcudaModule simcuda_module;',
             f"const SimcudaModule simcuda_module = {{simcuda_kernels, {len(rows)}, simcuda_variables, {len(variables)}}};",
             "",

@@ -24,6 +24,9 @@ _TOKEN = re.compile(
     re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
 
+#: A line with which the preprocessor says where what follows is from: a 3 stands for a header of the system.
+_MARKER = re.compile(r'\s*#\s*(?:line\s+)?\d+\s+"(?:[^"\\]|\\.)*"([ \d]*)$')
+
 _SHARED = "simcuda_shared"
 _ASSEMBLY = ("asm", "__asm__", "__asm")
 _OPENING = {"(": ")", "[": "]", "{": "}"}
@@ -72,25 +75,37 @@ def translate(source: str, refused: list[str], *, launches: bool = False) -> str
     Raise TranslationError.
     """
     tokens = [_Token("text", token.text) if token.kind == "mark" else token for token in _tokens(source)]
-    place = 0
+    place, in_system = 0, False
     while place < len(tokens):
         token = tokens[place]
-        if token.kind == "word" and token.text == _SHARED:
+        if token.kind == "line":
+            marker = _MARKER.match(token.text)
+            in_system = "3" in marker[1].split() if marker else in_system
+        elif in_system:
+            pass
+        elif token.kind == "word" and token.text == _SHARED:
             _translate_shared(tokens, place)
+        elif token.text == "__noinline__" and _text_before(tokens, place) not in ("(", ","):
+            token.text = "__attribute__((noinline))"
         elif token.kind == "word" and token.text in _ASSEMBLY:
             _translate_assembly(tokens, place, refused)
-        elif token.text == "<<<" and not _is_template(tokens, place):
+        elif token.text == "<<<" and _is_launch(tokens, place):
             if not launches:
                 raise TranslationError("a kernel that launches kernels (dynamic parallelism) is not supported")
             _translate_launch(tokens, place)
+            place -= 1  # the arguments may have launches too
         place += 1
     return "".join(token.text for token in tokens)
 
 
-def _is_template(tokens: list[_Token], place: int) -> bool:
-    """Return whether ``<<<`` is no launch: it follows no name."""
+def _text_before(tokens: list[_Token], place: int) -> str:
     before = _significant(tokens, place - 1, -1)
-    return before is None or (tokens[before].kind != "word" and tokens[before].text not in (">", ")", ">>>"))
+    return "" if before is None else tokens[before].text
+
+
+def _is_launch(tokens: list[_Token], place: int) -> bool:
+    before = _significant(tokens, place - 1, -1)
+    return before is not None and (tokens[before].kind == "word" or tokens[before].text in (">", ")", ">>>"))
 
 
 def _significant(tokens: list[_Token], place: int, step: int) -> int | None:
@@ -240,15 +255,84 @@ def _split(tokens: list[_Token], sign: str) -> list[list[_Token]]:
 
 
 def _translate_launch(tokens: list[_Token], place: int) -> None:
-    """Replace ``kernel<<<grid, block>>>(arguments)`` by a call."""
-    end = next((at for at in range(place, len(tokens)) if tokens[at].text == ">>>"), None)
-    if end is None:
-        raise TranslationError("a launch has no `>>>`")
+    """Replace ``kernel<<<grid, block>>>(arguments)`` by a call of a template (``include/simcuda_launch.h``)."""
+    end = _end_of_configuration(tokens, place)
+    opening = _significant(tokens, end + 1, 1)
+    if opening is None or tokens[opening].text != "(":
+        raise TranslationError("a launch has no arguments in brackets after `>>>`")
+    closing = _closing(tokens, opening)
     begin = _begin_of_name(tokens, place)
-    name = _text(tokens[begin:place]).strip()
-    tokens[begin].kind, tokens[begin].text = "word", f"simcuda_device::launch([](auto... simcuda_arguments) {{}}, {name}"
-    raise NotImplementedError(end)
+    name = re.sub(r"\s+", " ", _text(tokens[begin:place])).strip()
+    configuration = _text(tokens[place + 1 : end]).strip()
+    inner = _Token("space", "")
+    arguments = tokens[opening + 1 : closing]
+    shown = name.replace("\\", "").replace('"', "")
+    head = (
+        f'simcuda_device::launch("{shown}", simcuda_device::Configuration({configuration}), '
+        f"[=](auto&... simcuda_arguments) {{ {name}(simcuda_arguments...); }}"
+    )
+    if any(token.kind not in ("space", "line") for token in arguments):
+        head += ", "
+    tokens[begin : closing + 1] = [_Token("word", head), inner, *arguments, _Token("sign", ")")]
+
+
+def _end_of_configuration(tokens: list[_Token], place: int) -> int:
+    depth = 0
+    for at in range(place + 1, len(tokens)):
+        text = tokens[at].text
+        if tokens[at].kind != "sign":
+            continue
+        depth += (text in _OPENING) - (text in _OPENING.values())
+        if text == ">>>" and depth == 0:
+            return at
+    raise TranslationError("a launch has no `>>>`")
 
 
 def _begin_of_name(tokens: list[_Token], place: int) -> int:
-    return place
+    """Return the place where the kernel's name before ``<<<`` begins: ``space::name<arguments>``."""
+    at = _significant(tokens, place - 1, -1)
+    while at is not None:
+        if tokens[at].text in (">", ">>>"):
+            at = _before_arguments(tokens, at)
+        if tokens[at].text == ")":
+            return _opening(tokens, at)
+        before = _significant(tokens, at - 1, -1)
+        if before is not None and tokens[before].text == "template":
+            before = _significant(tokens, before - 1, -1)
+        if before is None or tokens[before].text != ":":
+            return at
+        second = _significant(tokens, before - 1, -1)
+        if second is None or tokens[second].text != ":":
+            return at
+        left = _significant(tokens, second - 1, -1)
+        if left is None or (tokens[left].kind != "word" and tokens[left].text not in (">", ">>>")):
+            return second  # ::name
+        if tokens[left].text in ("return", "else", "do", "case"):
+            return second
+        at = left
+    raise TranslationError("a launch has no name before `<<<`")
+
+
+def _before_arguments(tokens: list[_Token], place: int) -> int:
+    """Return the place of the name before the template's arguments that end at `place`."""
+    depth = 0
+    for at in range(place, -1, -1):
+        if tokens[at].kind != "sign":
+            continue
+        depth += {">": 1, ">>>": 3, "<": -1}.get(tokens[at].text, 0)
+        if depth == 0:
+            name = _significant(tokens, at - 1, -1)
+            if name is not None:
+                return name
+            break
+    raise TranslationError("a launch has no name before its template's arguments")
+
+
+def _opening(tokens: list[_Token], place: int) -> int:
+    depth = 0
+    for at in range(place, -1, -1):
+        if tokens[at].kind == "sign":
+            depth += {")": 1, "(": -1}.get(tokens[at].text, 0)
+            if depth == 0:
+                return at
+    raise TranslationError("a bracket ')' has no opening one")

@@ -5,11 +5,22 @@
 // functions of the compiler instead.
 #pragma once
 
+#if !defined(SIMCUDA_RTC)  // a program for nvcc has the C++ library
+#include <cassert>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <utility>
+#endif
+
 #include <vector_functions.h>
 
 #include "simcuda_device.h"
 
-// Keywords. The translation replaces `simcuda_shared` by a storage class.
+// Keywords. The translation replaces `simcuda_shared` by a storage class, and `__noinline__`, which the C++ library has
+// as an attribute.
 #undef __device__
 #undef __host__
 #undef __global__
@@ -27,7 +38,6 @@
 #define __cluster_dims__(...)
 #define __grid_constant__
 #define __restrict__ __restrict
-#define __noinline__ __attribute__((noinline))
 #define __nv_pure__
 #define __inline_hint__
 
@@ -194,10 +204,12 @@ long clock() noexcept;
   (static_cast<bool>(condition) ? static_cast<void>(0) : simcudaAssertFailed(#condition, __FILE__, __LINE__, __PRETTY_FUNCTION__))
 #endif
 
-// What a program asks the preprocessor about.
-#undef __CUDA_ARCH__
-#define __CUDACC__ 1
+// What a program asks the preprocessor about. Code for nvcc is that for the host, which kernels share here: with
+// __CUDACC__, torch's headers need CUDA's C++ libraries, which no build of torch installs.
 #if defined(SIMCUDA_RTC)
+#define __CUDACC__ 1
 #define __CUDACC_RTC__ 1
 #define __CUDA_ARCH__ SIMCUDA_ARCHITECTURE
+#else
+#include "simcuda_launch.h"
 #endif

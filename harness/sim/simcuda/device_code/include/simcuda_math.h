@@ -15,7 +15,7 @@ extern "C" {
 #define SIMCUDA_ALL                                                                                                  \
   SIMCUDA_ONE(sin) SIMCUDA_ONE(cos) SIMCUDA_ONE(tan) SIMCUDA_ONE(asin) SIMCUDA_ONE(acos) SIMCUDA_ONE(atan)          \
   SIMCUDA_ONE(sinh) SIMCUDA_ONE(cosh) SIMCUDA_ONE(tanh) SIMCUDA_ONE(asinh) SIMCUDA_ONE(acosh)                       \
-  SIMCUDA_ONE(atanh) SIMCUDA_ONE(exp) SIMCUDA_ONE(exp2) SIMCUDA_ONE(expm1) SIMCUDA_ONE(log) SIMCUDA_ONE(log2)       \
+  SIMCUDA_ONE(atanh) SIMCUDA_ONE(exp) SIMCUDA_ONE(exp2) SIMCUDA_ONE(exp10) SIMCUDA_ONE(expm1) SIMCUDA_ONE(log) SIMCUDA_ONE(log2)       \
   SIMCUDA_ONE(log10) SIMCUDA_ONE(log1p) SIMCUDA_ONE(sqrt) SIMCUDA_ONE(cbrt) SIMCUDA_ONE(floor)                      \
   SIMCUDA_ONE(ceil) SIMCUDA_ONE(trunc) SIMCUDA_ONE(round) SIMCUDA_ONE(rint) SIMCUDA_ONE(nearbyint)                  \
   SIMCUDA_ONE(fabs) SIMCUDA_ONE(erf) SIMCUDA_ONE(erfc) SIMCUDA_ONE(lgamma) SIMCUDA_ONE(tgamma)                      \
@@ -143,6 +143,19 @@ SIMCUDA_EXTREMES(double, float, double)
 #define SIMCUDA_MATH(type, name, parameters, ...) \
   SIMCUDA_INLINE type name parameters { return __VA_ARGS__; }
 
+// The C library declares these names for itself.
+#define __expf simcuda_fast_expf
+#define __exp10f simcuda_fast_exp10f
+#define __logf simcuda_fast_logf
+#define __log2f simcuda_fast_log2f
+#define __log10f simcuda_fast_log10f
+#define __powf simcuda_fast_powf
+#define __sinf simcuda_fast_sinf
+#define __cosf simcuda_fast_cosf
+#define __tanf simcuda_fast_tanf
+#define __tanhf simcuda_fast_tanhf
+#define __sincosf simcuda_fast_sincosf
+
 SIMCUDA_MATH(float, rsqrtf, (float x), 1 / __builtin_sqrtf(x))
 SIMCUDA_MATH(double, rsqrt, (double x), 1 / __builtin_sqrt(x))
 SIMCUDA_MATH(float, rsqrt, (float x), 1 / __builtin_sqrtf(x))
@@ -152,7 +165,6 @@ SIMCUDA_MATH(float, sinpif, (float x), __builtin_sinf(x * 3.14159265358979323846
 SIMCUDA_MATH(double, sinpi, (double x), __builtin_sin(x * 3.14159265358979323846))
 SIMCUDA_MATH(float, cospif, (float x), __builtin_cosf(x * 3.14159265358979323846f))
 SIMCUDA_MATH(double, cospi, (double x), __builtin_cos(x * 3.14159265358979323846))
-SIMCUDA_MATH(float, exp10f, (float x), __builtin_exp10f(x))
 SIMCUDA_MATH(float, norm3df, (float a, float b, float c), __builtin_sqrtf(a * a + b * b + c * c))
 SIMCUDA_MATH(float, normcdff, (float x), 0.5f * __builtin_erfcf(x * -0.70710678118654752440f))
 SIMCUDA_MATH(double, normcdf, (double x), 0.5 * __builtin_erfc(x * -0.70710678118654752440))
