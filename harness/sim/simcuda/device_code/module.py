@@ -182,10 +182,8 @@ def _tables(source: Source, kernels: Sequence[ptx.Kernel], refused: Sequence[str
             reason = f"inline PTX is not supported: {reason}"
         why = json.dumps(reason) if reason else "nullptr"
         numbers = f"{kernel.threads}, 32, {kernel.shared}"
-        written = ", ".join("true" if each else "false" for each in (*kernel.written, False))
-        function = _function(kernel.name, source.expressions)
-        row = f"simcuda_device::Kernel<{function}, {written}>::make({json.dumps(kernel.name)}, {numbers}, {why})"
-        rows.append(row)
+        chosen = ", ".join([_function(kernel.name, source.expressions), *[f"{mask:#x}ull" for mask in kernel.written]])
+        rows.append(f"simcuda_device::Kernel<{chosen}>::make({json.dumps(kernel.name)}, {numbers}, {why})")
     variables = [
         f"simcuda_device::variable({json.dumps(name)}, {expression})"
         for name in ptx.find_variables(source.ptx)

@@ -30,7 +30,7 @@ class Kernel:
     """A kernel: its lowered name, the most threads of a block, and the static bytes of shared memory.
 
     `unsupported`: what in it cannot run on the host; empty if nothing is known. `assembly`: its inline assembly.
-    `written`: by parameter, whether the kernel may write to the memory that it points to.
+    `written`: by parameter, a bit for each of its first 64 words that is an address to which the kernel may write.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Kernel:
     shared: int
     unsupported: str
     assembly: tuple[str, ...]
-    written: tuple[bool, ...]
+    written: tuple[int, ...]
 
 
 def find_variables(ptx: str) -> list[str]:
@@ -107,41 +107,49 @@ _INSTRUCTION = re.compile(r"(?:@!?%\w+\s+)?([a-z][\w.:]*)\s+([^;]*);")
 _REGISTER = re.compile(r"%\w+")
 
 
-def _written(name: str, body: str, count: int, *, calls: bool) -> tuple[bool, ...]:
-    """Return by parameter whether an address that is calculated from it is stored to, or leaves the kernel."""
-    origins: dict[str, set[int]] = {}
-    instructions = [found.groups() for found in _INSTRUCTION.finditer(body)]
-    written: set[int] = set()
+#: A word of a parameter: the parameter, and the word's number; None for any word.
+_Origin = tuple[int, int | None]
+_ALL = (1 << 64) - 1
+
+
+def _written(name: str, body: str, count: int, *, calls: bool) -> tuple[int, ...]:
+    """Return the words of the parameters from which addresses are calculated that are stored to, or leave the kernel.
+
+    A value that is loaded from memory comes from no parameter.
+    """
     if calls:
-        return (True,) * count
+        return (_ALL,) * count
+    parameter = re.compile(rf"{re.escape(name)}_param_(\d+)(?:\+(\d+))?")
+    origins: dict[str, set[_Origin]] = {}
+
+    def origins_of(part: str) -> set[_Origin]:
+        found: set[_Origin] = {(int(number), int(offset or 0) // 8) for number, offset in parameter.findall(part)}
+        for register in _REGISTER.findall(part):
+            found |= origins.get(register, set())
+        return found
+
+    instructions = [found.groups() for found in _INSTRUCTION.finditer(body)]
+    written: set[_Origin] = set()
     changed = True
     while changed:
         changed = False
         for operation, operands in instructions:
-            first, *rest = [part.strip() for part in operands.split(",")]
-            sources = {number for part in rest for number in _origins(name, part, origins)}
-            if operation.startswith("ld.param"):
-                pass
-            elif operation.startswith(("ld.", "ldu.")):
+            first, _, rest = operands.partition(",")
+            if operation.startswith(("st.", "red.", "atom.", "call")):
+                written |= origins_of(operands)  # an address that is stored may be used anywhere
                 continue
-            elif operation.startswith(("st.", "red.", "atom.", "call")):
-                named = operands if operation.startswith(("atom.", "call")) else first
-                for part in named.split(","):
-                    written |= _origins(name, part, origins)
-                if operation.startswith("st."):
-                    written |= sources  # an address that is stored may be used anywhere
+            if operation.startswith(("ld.", "ldu.")) and not operation.startswith("ld.param"):
                 continue
+            sources = origins_of(rest)
+            if operation.startswith("mov") and parameter.search(rest):  # the parameter's own address
+                sources = {(number, None) for number, _ in sources}
             for register in _REGISTER.findall(first):
                 known = origins.setdefault(register, set())
                 if not sources <= known:
                     known |= sources
                     changed = True
-    return tuple(number in written for number in range(count))
-
-
-def _origins(name: str, part: str, origins: dict[str, set[int]]) -> set[int]:
-    """Return the parameters that an operand comes from."""
-    found = {int(number) for number in re.findall(rf"{re.escape(name)}_param_(\d+)", part)}
-    for register in _REGISTER.findall(part):
-        found |= origins.get(register, set())
-    return found
+    masks = [0] * count
+    for number, word in written:
+        if number < count:
+            masks[number] |= _ALL if word is None else 1 << min(word, 63)
+    return tuple(masks)

@@ -5,9 +5,10 @@
 
 extern "C" {
 
+// `written`: a bit for each of its first 64 words of 8 bytes that is an address to which the kernel may write.
 struct SimcudaParameter {
   unsigned size, alignment;
-  bool pointer, writable;  // the address of memory, and whether the kernel may write there
+  unsigned long long written;
 };
 
 // A kernel. `call` runs one of its threads. `shared`: static bytes. `refusal`: why it cannot run, or null.

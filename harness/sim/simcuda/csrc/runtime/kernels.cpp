@@ -132,7 +132,7 @@ struct Arguments {
     std::size_t bytes = 0;
     std::vector<std::size_t> places;
     for (unsigned i = 0; i < kernel.count; ++i) {
-      const auto [size, alignment, pointer, writable] = kernel.parameters[i];
+      const auto [size, alignment, written] = kernel.parameters[i];
       bytes = (bytes + alignment - 1) / alignment * alignment;
       places.push_back(bytes);
       bytes += size;
@@ -147,6 +147,22 @@ struct Arguments {
   std::unique_ptr<std::max_align_t[]> memory;
   std::vector<void*> pointers;
 };
+
+// Which memory a kernel uses is not known. It is taken to use the first byte of each tensor whose address is among its
+// arguments: two kernels that use two parts of one tensor are no race.
+std::vector<races::Access> accesses_of(const SimcudaKernel& kernel, const Arguments& arguments) {
+  std::vector<races::Access> accesses;
+  if (!races::checks_order()) return accesses;
+  for (unsigned i = 0; i < kernel.count; ++i) {
+    const SimcudaParameter& parameter = kernel.parameters[i];
+    for (unsigned word = 0; word < 64 && (word + 1) * sizeof(void*) <= parameter.size; ++word) {
+      const void* address = nullptr;
+      std::memcpy(&address, static_cast<const char*>(arguments.pointers[i]) + word * sizeof address, sizeof address);
+      if (races::in_block(address)) accesses.push_back({address, 1, (parameter.written >> word & 1) != 0});
+    }
+  }
+  return accesses;
+}
 
 Operation compiled_operation(const Compiled& compiled, dim3 grid, dim3 block, std::size_t shared, void** values) {
   const SimcudaKernel& kernel = *compiled.kernel;
@@ -163,6 +179,7 @@ Operation compiled_operation(const Compiled& compiled, dim3 grid, dim3 block, st
   Operation operation;
   operation.name = compiled.name->c_str();
   operation.unknown = true;
+  operation.accesses = accesses_of(kernel, *arguments);
   Device& device = current_device();
   operation.work = [&kernel, arguments, grid, block, &device, name = compiled.name] {
     try {

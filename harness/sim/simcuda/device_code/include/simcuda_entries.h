@@ -13,25 +13,19 @@ struct NumbersBelow<0, numbers...> {
   using Type = Numbers<numbers...>;
 };
 
+// By its type, a parameter that is a pointer may be written through unless it points to constants.
 template <typename T>
 struct Parameter {
-  static constexpr SimcudaParameter value = {sizeof(T), alignof(T), false, false};
+  static constexpr SimcudaParameter value = {sizeof(T), alignof(T), 0};
 };
 template <typename T>
 struct Parameter<T*> {
-  static constexpr SimcudaParameter value = {sizeof(T*), alignof(T*), true, true};
+  static constexpr SimcudaParameter value = {sizeof(T*), alignof(T*), 1};
 };
 template <typename T>
 struct Parameter<const T*> {
-  static constexpr SimcudaParameter value = {sizeof(T*), alignof(T*), true, false};
+  static constexpr SimcudaParameter value = {sizeof(T*), alignof(T*), 0};
 };
-// What `const` and `__restrict__` say of a parameter itself does not matter.
-template <typename T>
-struct Parameter<const T> : Parameter<T> {};
-template <typename T>
-struct Parameter<T* __restrict> : Parameter<T*> {};
-template <typename T>
-struct Parameter<const T* __restrict> : Parameter<const T*> {};
 
 template <typename T>
 struct Value {
@@ -42,24 +36,22 @@ struct Value<const T> {
   using Type = T;
 };
 
-// `written`: by parameter, and once more at the end, whether the kernel writes to what it points to.
-template <auto function, bool... written>
+// `written`: by parameter, as in SimcudaParameter.
+template <auto function, unsigned long long... written>
 struct Kernel;
 
-template <typename... P, void (*function)(P...), bool... written>
+template <typename... P, void (*function)(P...), unsigned long long... written>
 struct Kernel<function, written...> {
+  static_assert(sizeof...(P) == sizeof...(written), "PTX has other parameters than the function");
   template <unsigned... numbers>
   static void unpack(void** arguments, Numbers<numbers...>) {
     function(*static_cast<typename Value<P>::Type*>(arguments[numbers])...);
   }
   static void call(void** arguments) { unpack(arguments, typename NumbersBelow<sizeof...(P)>::Type()); }
-  static constexpr unsigned count = sizeof...(P);
   static SimcudaKernel make(const char* name, unsigned threads, unsigned registers, unsigned shared,
                             const char* refusal) {
-    static SimcudaParameter parameters[count + 1] = {Parameter<P>::value..., {0, 1, false, false}};
-    constexpr bool writes[] = {written..., false};
-    for (unsigned i = 0; i < count && sizeof...(written) == count + 1; ++i) parameters[i].writable &= writes[i];
-    return {name, &call, parameters, count, threads, registers, shared, refusal};
+    static const SimcudaParameter parameters[] = {{sizeof(P), alignof(P), written}..., {0, 1, 0}};
+    return {name, &call, parameters, sizeof...(P), threads, registers, shared, refusal};
   }
 };
 

@@ -24,7 +24,7 @@ struct Launched {
   static void call(void** values) { unpack(values, typename NumbersBelow<sizeof...(Arguments)>::Type()); }
 
   static const SimcudaKernel* kernel(const char* name) {
-    static const SimcudaParameter parameters[] = {{sizeof(Function), alignof(Function), false, false},
+    static const SimcudaParameter parameters[] = {{sizeof(Function), alignof(Function), 0},
                                                   Parameter<Arguments>::value...};
     // Any size of shared memory: cudaFuncSetAttribute concerns a function, and not the place of a launch.
     static const SimcudaKernel kernel = {name, &call, parameters, sizeof...(Arguments) + 1, 1024, 32, 0, nullptr};
