@@ -128,7 +128,7 @@ def _written(name: str, body: str, count: int, *, calls: bool) -> tuple[int, ...
             found |= origins.get(register, set())
         return found
 
-    instructions = [found.groups() for found in _INSTRUCTION.finditer(body)]
+    instructions = [found.groups() for found in _INSTRUCTION.finditer(re.sub(r"//[^\n]*", "", body))]
     written: set[_Origin] = set()
     changed = True
     while changed:

@@ -206,15 +206,16 @@ def _translate_assembly(tokens: list[_Token], place: int, refused: list[str]) ->
     if any(token.kind not in ("text", "raw") for token in strings):
         return
     after = _significant(tokens, closing + 1, 1)
-    if after is None or tokens[after].text != ";" or _is_label(tokens, place):
+    words = "".join(token.text.strip('"') for token in strings)
+    if after is None or tokens[after].text != ";" or _is_label(tokens, place, words):
         return  # the name of a declaration
-    program = re.sub(r"\\[nrt]|\s", "", "".join(token.text.strip('"') for token in strings))
+    program = re.sub(r"\\[nrt]|\s", "", words)
     operands = [_operand(operand) for part in parts[1:3] for operand in _split(part, ",") if _text(operand).strip()]
     known = _KNOWN_ASSEMBLY.get(program)
     if known is not None and known.count("{") <= len(operands):
         made = known.format(*operands)
     else:
-        first = re.sub(r'\\.|[{}"]', " ", "".join(token.text.strip('"') for token in strings)).strip()
+        first = re.sub(r'\\.|[{}"]', " ", words).strip()
         refused.append(first)
         made = f'simcuda_device::refuse("inline PTX is not supported: {first[:60]}")'
     tokens[place].text = made
@@ -222,10 +223,12 @@ def _translate_assembly(tokens: list[_Token], place: int, refused: list[str]) ->
         token.kind, token.text = "space", "\n" * token.text.count("\n") if token.kind == "space" else ""
 
 
-def _is_label(tokens: list[_Token], place: int) -> bool:
+def _is_label(tokens: list[_Token], place: int, words: str) -> bool:
     """Return whether ``asm`` at `place` gives a declaration its name, instead of being a statement."""
-    before = _significant(tokens, place - 1, -1)
-    return before is not None and not (tokens[before].text in (";", "{", "}", ")", ":", "else", "do"))
+    before = _text_before(tokens, place)
+    if before == ")":  # a declaration's parameters, or the condition of a statement
+        return re.fullmatch(r"[\w.$]+", words) is not None
+    return before not in ("", ";", "{", "}", ":", "else", "do")
 
 
 def _text(tokens: list[_Token]) -> str:
