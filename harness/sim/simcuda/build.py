@@ -63,7 +63,8 @@ def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str
             "$HARNESS_CACHE_DIR to another folder"
         )
     folder = native.build_libraries(made, progress, environ=environ)
-    release = ".".join(map(str, software.torch_cuda_version().value or (tools.major, 0)))
+    detected = software.torch_cuda_version().value
+    release = ".".join(map(str, detected)) if isinstance(detected, tuple) else f"{tools.major}.0"
     kit = toolkit.make_toolkit(tools, folder, release, environ)
     runtime = tuple(folder / name for name in runtime_files(tools.major))
     return SimcudaLibraries(folder, runtime, folder / OPERATORS, tools.major, kit)

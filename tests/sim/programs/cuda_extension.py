@@ -57,7 +57,9 @@ torch::Tensor spread_rows(torch::Tensor sums, int64_t columns) {
   return x;
 }
 """
-DECLARATIONS = "torch::Tensor sum_rows(torch::Tensor x); torch::Tensor spread_rows(torch::Tensor sums, int64_t columns);"
+DECLARATIONS = (
+    "torch::Tensor sum_rows(torch::Tensor x); torch::Tensor spread_rows(torch::Tensor sums, int64_t columns);"
+)
 
 
 def main() -> None:
@@ -83,12 +85,6 @@ def main() -> None:
             torch.testing.assert_close(sums, x.sum(1))
             sums.square().sum().backward()
             torch.testing.assert_close(x.grad, (2 * x.sum(1, keepdim=True)).expand_as(x))
-        try:
-            extension.sum_rows(torch.ones(2, 2))
-        except RuntimeError as error:
-            assert "a contiguous matrix on a GPU" in str(error)
-        else:
-            raise AssertionError("a matrix on the CPU was accepted")
     print("done", flush=True)
 
 

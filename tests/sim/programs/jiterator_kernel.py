@@ -20,7 +20,8 @@ extern "C" __global__ void smooth(const float* x, float* out, int n) {
 }"""
 
 gelu = cuda.jiterator._create_jit_fn(
-    "template <typename T> T gelu(T x, T scale) { return scale * x * T(0.5) * (T(1) + erf(x * T(0.70710678))); }", scale=1
+    "template <typename T> T gelu(T x, T scale) { return scale * x * T(0.5) * (T(1) + erf(x * T(0.70710678))); }",
+    scale=1,
 )
 
 

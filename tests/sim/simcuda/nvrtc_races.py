@@ -106,8 +106,7 @@ def jiterated_function_without_a_wait() -> None:
 
 @reuses
 def compiled_kernel_on_memory_of_another_stream() -> None:
-    x, y, first, second = start()
-    cuda.synchronize()
+    _, y, first, second = start()
     with cuda.stream(first):
         short = torch.ones(N, device="cuda")
     second.wait_stream(first)

@@ -48,9 +48,17 @@ def test_what_no_header_can_define_is_translated(source: str, wanted: str) -> No
 @pytest.mark.parametrize(
     ("source", "name", "rest"),
     [
-        ("k<<<1, 2>>>(x, y);", "k", "Configuration(1, 2), [=](auto&... simcuda_arguments) { k(simcuda_arguments...); }, x, y);"),
+        (
+            "k<<<1, 2>>>(x, y);",
+            "k",
+            "Configuration(1, 2), [=](auto&... simcuda_arguments) { k(simcuda_arguments...); }, x, y);",
+        ),
         ("k<<<dim3(1, 2), b, 0, s>>>();", "k", "Configuration(dim3(1, 2), b, 0, s), [=]"),
-        ("if (a) n::k<T, A<B<int>>><<<g(h<1>(2)), b>>>(f(1, 2));", "n::k<T, A<B<int>>>", "Configuration(g(h<1>(2)), b)"),
+        (
+            "if (a) n::k<T, A<B<int>>><<<g(h<1>(2)), b>>>(f(1, 2));",
+            "n::k<T, A<B<int>>>",
+            "Configuration(g(h<1>(2)), b)",
+        ),
         ("return ::n::k<3><<<1, 1>>>(p);", "::n::k<3>", "Configuration(1, 1)"),
         ("t.template k<1><<<1, 1>>>(p);", "k<1>", "Configuration(1, 1)"),
     ],

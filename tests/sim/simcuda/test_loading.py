@@ -15,7 +15,9 @@ from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 pytestmark = pytest.mark.acceptance
 
 _ROOT = Path(__file__).parents[3]
-BUILT = SimcudaLibraries(Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"))
+BUILT = SimcudaLibraries(
+    Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"), 13, Path("/kit")
+)
 
 
 def test_the_entry_point_loads_the_module() -> None:

@@ -107,7 +107,16 @@ def compile_module(source: Source, settings: Settings, library: Path) -> None:
             file, work = folder / "module.ii", folder / "module.so"
             file.write_text(code, encoding="utf-8", errors="surrogateescape")
             standard = [option for option in options if option.startswith("-std=")]
-            command = [*settings.compiler, *FLAGS, *_LOCAL, *standard, *settings.flags, "-x", "c++-cpp-output", str(file)]
+            command = [
+                *settings.compiler,
+                *FLAGS,
+                *_LOCAL,
+                *standard,
+                *settings.flags,
+                "-x",
+                "c++-cpp-output",
+                str(file),
+            ]
             run_compiler([*command, "-x", "none", "-shared", "-o", str(work), settings.runtime])
         except (translate.TranslationError, DeviceCodeError) as error:
             named = ", ".join(f"{kernel.name} uses {kernel.unsupported}" for kernel in kernels if kernel.unsupported)
@@ -143,7 +152,7 @@ def _host_options(options: Sequence[str]) -> list[str]:
     rest = iter(options)
     for option in rest:
         name, equals, value = option.partition("=")
-        if option.startswith(("-I", "-D", "-U")) and len(option) > 2:  # noqa: PLR2004
+        if option.startswith(("-I", "-D", "-U")) and len(option) > 2:
             made.append(option)
         elif name in _OPTIONS:
             made += [_OPTIONS[name], value if equals else next(rest, "")]
@@ -196,7 +205,8 @@ def _tables(source: Source, kernels: Sequence[ptx.Kernel], refused: Sequence[str
             f"static const SimcudaVariable simcuda_variables[] = {{{', '.join([*variables, '{}'])}}};",
             f"__thread char {translate.DYNAMIC}[{DYNAMIC_BYTES}] __attribute__((aligned(1024)));",
             'extern "C" __attribute__((visibility("default"))) const SimcudaModule simcuda_module;',
-            f"const SimcudaModule simcuda_module = {{simcuda_kernels, {len(rows)}, simcuda_variables, {len(variables)}}};",
+            "const SimcudaModule simcuda_module = "
+            f"{{simcuda_kernels, {len(rows)}, simcuda_variables, {len(variables)}}};",
             "",
         )
     )

@@ -42,10 +42,31 @@ _PASSED_ON = {
 _FOR_HOST = ("-Xcompiler", "--compiler-options")
 #: Options with a value that concern a GPU.
 _IGNORED = (
-    "-gencode --generate-code -arch --gpu-architecture -code --gpu-code -Xptxas --ptxas-options -Xcudafe -Xnvlink "
-    "-maxrregcount --maxrregcount -t --threads -ccbin --compiler-bindir -diag-suppress --diag-suppress -cudart --cudart "
-    "-split-compile --split-compile -Xfatbin --options-file"
-).split()
+    "-gencode",
+    "--generate-code",
+    "-arch",
+    "--gpu-architecture",
+    "-code",
+    "--gpu-code",
+    "-Xptxas",
+    "--ptxas-options",
+    "-Xcudafe",
+    "-Xnvlink",
+    "-maxrregcount",
+    "--maxrregcount",
+    "-t",
+    "--threads",
+    "-ccbin",
+    "--compiler-bindir",
+    "-diag-suppress",
+    "--diag-suppress",
+    "-cudart",
+    "--cudart",
+    "-split-compile",
+    "--split-compile",
+    "-Xfatbin",
+    "--options-file",
+)
 _SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)\{")
 _FUNCTION = re.compile(r"\.func\s+(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\([^)]*\))?[^{;]*\{")
 _SHARED = re.compile(r"\.shared\s+(?:\.align\s+\d+\s+)?\.[bsuf](\d+)\s+([\w$]+)(?:\[(\d+)\])?\s*;")
-_VARIABLE = re.compile(r"^\s*(?:\.visible\s+|\.weak\s+)*\.(?:global|const)\s+[^;={]*?\.[bsuf]\d+\s+([\w$]+)", re.MULTILINE)
+_VARIABLE = re.compile(
+    r"^\s*(?:\.visible\s+|\.weak\s+)*\.(?:global|const)\s+[^;={]*?\.[bsuf]\d+\s+([\w$]+)", re.MULTILINE
+)
 _THREADS = re.compile(r"\.maxntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 _WORD = re.compile(r"[\w$]+")
 _ASSEMBLY = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)

@@ -1,8 +1,8 @@
 """The toolkit of the simulated CUDA: a folder like that of CUDA's, whose ``nvcc`` compiles device code for the host.
 
-``bin/nvcc`` runs `harness.sim.simcuda.device_code.nvcc`. ``include`` and ``lib64`` have what the wheels of CUDA have,
-and ``modules`` has the code that the driver has asked for (``csrc/driver/code.cpp``). ``settings.json`` is for the
-compiler alone.
+``bin/nvcc`` runs `harness.sim.simcuda.device_code.nvcc`. ``include`` and ``lib64`` have what the wheels of CUDA have.
+``modules`` has the code that the driver has asked for (``csrc/driver/code.cpp``), and ``torch`` what torch keeps.
+``settings.json`` is for the compiler alone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ VARIABLE = "SIMCUDA_TOOLKIT"
 NVRTC = "SIMCUDA_NVRTC"
 #: Where programs look for CUDA's toolkit, the first one before the second one.
 _CUDA_HOME, _CUDA_PATH = "CUDA_HOME", "CUDA_PATH"
+#: Where torch keeps what NVRTC has compiled: code that runs on a GPU has no source for the simulation.
+_TORCH_KERNELS = "PYTORCH_KERNEL_CACHE_PATH"
 
 _KEPT = 30 * 86400.0  # seconds since the last use
 _HERE = Path(__file__).parent
@@ -54,7 +56,8 @@ class Settings:
     def load(cls, toolkit: Path) -> Settings:
         """Return the settings of a toolkit."""
         read = json.loads((toolkit / "settings.json").read_text(encoding="utf-8"))
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in read.items()})
+        lists = (tuple(read[name]) for name in ("compiler", "flags", "includes"))
+        return cls(*lists, runtime=read["runtime"], release=read["release"])
 
 
 def make_toolkit(tools: SimcudaToolchains, libraries: Path, release: str, environ: Mapping[str, str]) -> Path:
@@ -97,7 +100,7 @@ def _wheel_folders(kind: str) -> list[Path]:
 
 
 def _fill(folder: Path, major: int, libraries: Path, includes: Sequence[Path], wheels: Sequence[Path]) -> None:
-    for name in ("bin", "include", "lib64", "modules"):
+    for name in ("bin", "include", "lib64", "modules", "torch"):
         (folder / name).mkdir(exist_ok=True)
     _link(folder / "include" / "crt", _INTERFACE / "crt")
     for source in includes:
@@ -139,7 +142,7 @@ def toolkit_environment(toolkit: Path, major: int, environ: Mapping[str, str]) -
     A toolkit that the user names (``$CUDA_HOME``, ``$CUDA_PATH``) stays. Any other ``nvcc`` compiles code that only a
     GPU can run.
     """
-    variables = {VARIABLE: str(toolkit)}
+    variables = {VARIABLE: str(toolkit), _TORCH_KERNELS: str(toolkit / "torch")}
     nvrtc = [path for folder in _wheel_folders("lib") for path in folder.glob(f"libnvrtc.so.{major}")]
     if nvrtc:
         variables[NVRTC] = str(nvrtc[0])

@@ -54,8 +54,8 @@ bool compile(const std::string& toolkit, const std::string& fields, const std::s
   const std::string program = toolkit + "/bin/nvcc";
   const char* const arguments[] = {program.c_str(), "--simcuda-module", request.c_str(), library.c_str(), nullptr};
   pid_t child = 0;
-  const int error = posix_spawn(&child, program.c_str(), nullptr, nullptr, const_cast<char* const*>(arguments),
-                                environment().data());
+  const int error =
+      posix_spawn(&child, program.c_str(), nullptr, nullptr, const_cast<char* const*>(arguments), environment().data());
   int status = 0;
   if (error == 0) {
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {

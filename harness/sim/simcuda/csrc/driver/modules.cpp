@@ -131,10 +131,10 @@ const SimcudaKernel* kernel_of(const void* handle) {
 
 using namespace simcuda::driver;
 
-#define CONTEXT_CALL(...)                                              \
-  DRIVER_CALL({                                                        \
-    if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;       \
-    return __VA_ARGS__;                                                \
+#define CONTEXT_CALL(...)                                        \
+  DRIVER_CALL({                                                  \
+    if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT; \
+    return __VA_ARGS__;                                          \
   })
 
 DRIVER_API CUresult cuModuleLoad(CUmodule* module, const char* name) { CONTEXT_CALL(load_file(name, out(module))); }

@@ -14,7 +14,8 @@ namespace {
 void* open_library() {
   const char* const path = std::getenv("SIMCUDA_NVRTC");
   if (path == nullptr || *path == 0) {
-    std::fprintf(stderr, "Simulated CUDA: there is no NVRTC: SIMCUDA_NVRTC, which `harness sim env` sets, is missing\n");
+    std::fprintf(stderr,
+                 "Simulated CUDA: there is no NVRTC: SIMCUDA_NVRTC, which `harness sim env` sets, is missing\n");
     return nullptr;
   }
   // NVRTC opens its builtins by name alone, and finds them only if they are there already.

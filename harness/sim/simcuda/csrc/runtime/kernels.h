@@ -27,7 +27,7 @@ struct KernelLimits {
   unsigned static_shared = 0;   // bytes of a block
   unsigned dynamic_shared = 0;  // the most bytes of a launch
 };
-KernelLimits kernel_limits(const void* function);                     // throws as `kernel_name`
+KernelLimits kernel_limits(const void* function);                    // throws as `kernel_name`
 void set_most_dynamic_shared(const void* function, unsigned bytes);  // throws Error
 
 // Returns the operation of a launch, with copies of the arguments; nothing if the kernel is not simulated. An

@@ -108,8 +108,8 @@ void Block::run() {
     any = complete_barrier() || any;
   }
   if (std::any_of(threads_.begin(), threads_.end(), [](const Thread& one) { return one.state != State::done; })) {
-    throw KernelEnded{cudaErrorLaunchTimeout, "its threads wait for each other for ever, and on a GPU it would hang: " +
-                                                  waiting()};
+    throw KernelEnded{cudaErrorLaunchTimeout,
+                      "its threads wait for each other for ever, and on a GPU it would hang: " + waiting()};
   }
 }
 
@@ -162,7 +162,8 @@ bool Block::complete_exchange(Warp warp, unsigned lanes, unsigned mask, SimcudaW
   }
   if (kind == simcuda_warp_ballot) {
     all = 0;
-    for (unsigned i = 0; i < count; ++i) all |= static_cast<unsigned long long>(members[i]->value != 0) << members[i]->lane;
+    for (unsigned i = 0; i < count; ++i)
+      all |= static_cast<unsigned long long>(members[i]->value != 0) << members[i]->lane;
   }
   for (unsigned i = 0; i < count; ++i) {
     Thread& thread = *members[i];
@@ -253,8 +254,8 @@ void Block::end(cudaError_t error, std::string why) {
 
 std::string Block::waiting() const {
   const auto count = [this](State state) {
-    return std::to_string(std::count_if(threads_.begin(), threads_.end(),
-                                        [state](const Thread& one) { return one.state == state; }));
+    return std::to_string(
+        std::count_if(threads_.begin(), threads_.end(), [state](const Thread& one) { return one.state == state; }));
   };
   return count(State::at_barrier) + " at __syncthreads(), " + count(State::exchanging) + " at a function of a warp, " +
          count(State::done) + " have ended";
@@ -262,10 +263,11 @@ std::string Block::waiting() const {
 
 }  // namespace simcuda::simt
 
-
 #define DEVICE_API extern "C" __attribute__((visibility("default")))
 
-DEVICE_API unsigned long long simcudaBarrier(int predicate) { return simcuda::simt::Block::running()->barrier(predicate); }
+DEVICE_API unsigned long long simcudaBarrier(int predicate) {
+  return simcuda::simt::Block::running()->barrier(predicate);
+}
 DEVICE_API unsigned long long simcudaWarpExchange(SimcudaWarp kind, unsigned mask, unsigned long long value,
                                                   unsigned source) {
   return simcuda::simt::Block::running()->exchange(kind, mask, value, source);
@@ -279,7 +281,8 @@ DEVICE_API void simcudaAssertFailed(const char* expression, const char* file, un
   const auto text = [](const uint3& at) {
     return "[" + std::to_string(at.x) + "," + std::to_string(at.y) + "," + std::to_string(at.z) + "]";
   };
-  simcuda::simt::Block::running()->end(cudaErrorAssert, std::string(file) + ":" + std::to_string(line) + ": " + function +
-                                             ": block: " + text(simcudaBlockIdx) + ", thread: " +
-                                             text(simcudaThreadIdx) + " Assertion `" + expression + "` failed.");
+  simcuda::simt::Block::running()->end(cudaErrorAssert, std::string(file) + ":" + std::to_string(line) + ": " +
+                                                            function + ": block: " + text(simcudaBlockIdx) +
+                                                            ", thread: " + text(simcudaThreadIdx) + " Assertion `" +
+                                                            expression + "` failed.");
 }

@@ -32,7 +32,7 @@ class Fiber {
   void leave();  // called on its stack
 
  private:
-  void* own_ = nullptr;    // stack pointers, while the other side runs
+  void* own_ = nullptr;  // stack pointers, while the other side runs
   void* other_ = nullptr;
 };
 

@@ -1,7 +1,7 @@
 // NVIDIA's header for the host.
 #pragma once
 
-#include "simcuda_undevice.h"
 #include_next <cuda_fp8.h>
 
 #include "simcuda_redevice.h"
+#include "simcuda_undevice.h"

@@ -35,31 +35,31 @@ SIMCUDA_INLINE void attempt(bool failed) {
 
 }  // namespace simcuda_device
 
-#define SIMCUDA_SCOPES(type, name, parameters, arguments)                                 \
-  SIMCUDA_INLINE type name##_block parameters { return name arguments; }                  \
+#define SIMCUDA_SCOPES(type, name, parameters, arguments)                \
+  SIMCUDA_INLINE type name##_block parameters { return name arguments; } \
   SIMCUDA_INLINE type name##_system parameters { return name arguments; }
-#define SIMCUDA_ATOMIC(type, name, expression)                                            \
-  SIMCUDA_INLINE type name(type* address, type value) { return expression; }              \
+#define SIMCUDA_ATOMIC(type, name, expression)                               \
+  SIMCUDA_INLINE type name(type* address, type value) { return expression; } \
   SIMCUDA_SCOPES(type, name, (type * address, type value), (address, value))
-#define SIMCUDA_INTEGER(type)                                                                                      \
-  SIMCUDA_ATOMIC(type, atomicAdd, __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST))                            \
-  SIMCUDA_ATOMIC(type, atomicSub, __atomic_fetch_sub(address, value, __ATOMIC_SEQ_CST))                            \
-  SIMCUDA_ATOMIC(type, atomicExch, __atomic_exchange_n(address, value, __ATOMIC_SEQ_CST))                          \
-  SIMCUDA_ATOMIC(type, atomicAnd, __atomic_fetch_and(address, value, __ATOMIC_SEQ_CST))                            \
-  SIMCUDA_ATOMIC(type, atomicOr, __atomic_fetch_or(address, value, __ATOMIC_SEQ_CST))                              \
-  SIMCUDA_ATOMIC(type, atomicXor, __atomic_fetch_xor(address, value, __ATOMIC_SEQ_CST))                            \
-  SIMCUDA_ATOMIC(type, atomicMin,                                                                                  \
-                 simcuda_device::change(address, [&](type old) { return old < value ? old : value; }))             \
-  SIMCUDA_ATOMIC(type, atomicMax,                                                                                  \
-                 simcuda_device::change(address, [&](type old) { return old > value ? old : value; }))             \
+#define SIMCUDA_INTEGER(type)                                                                          \
+  SIMCUDA_ATOMIC(type, atomicAdd, __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST))                \
+  SIMCUDA_ATOMIC(type, atomicSub, __atomic_fetch_sub(address, value, __ATOMIC_SEQ_CST))                \
+  SIMCUDA_ATOMIC(type, atomicExch, __atomic_exchange_n(address, value, __ATOMIC_SEQ_CST))              \
+  SIMCUDA_ATOMIC(type, atomicAnd, __atomic_fetch_and(address, value, __ATOMIC_SEQ_CST))                \
+  SIMCUDA_ATOMIC(type, atomicOr, __atomic_fetch_or(address, value, __ATOMIC_SEQ_CST))                  \
+  SIMCUDA_ATOMIC(type, atomicXor, __atomic_fetch_xor(address, value, __ATOMIC_SEQ_CST))                \
+  SIMCUDA_ATOMIC(type, atomicMin,                                                                      \
+                 simcuda_device::change(address, [&](type old) { return old < value ? old : value; })) \
+  SIMCUDA_ATOMIC(type, atomicMax,                                                                      \
+                 simcuda_device::change(address, [&](type old) { return old > value ? old : value; })) \
   SIMCUDA_COMPARE(type)
-#define SIMCUDA_COMPARE(type)                                                                                      \
-  SIMCUDA_INLINE type atomicCAS(type* address, type compare, type value) {                                         \
-    const type wanted = compare;                                                                                   \
-    __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);              \
-    simcuda_device::attempt(compare != wanted);                                                                    \
-    return compare;                                                                                                \
-  }                                                                                                                \
+#define SIMCUDA_COMPARE(type)                                                                         \
+  SIMCUDA_INLINE type atomicCAS(type* address, type compare, type value) {                            \
+    const type wanted = compare;                                                                      \
+    __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    simcuda_device::attempt(compare != wanted);                                                       \
+    return compare;                                                                                   \
+  }                                                                                                   \
   SIMCUDA_SCOPES(type, atomicCAS, (type * address, type compare, type value), (address, compare, value))
 
 SIMCUDA_INTEGER(int)
@@ -74,8 +74,7 @@ SIMCUDA_ATOMIC(unsigned, atomicInc,
                simcuda_device::change(address, [&](unsigned old) { return old >= value ? 0 : old + 1; }))
 SIMCUDA_ATOMIC(unsigned, atomicDec,
                simcuda_device::change(address, [&](unsigned old) { return old == 0 || old > value ? value : old - 1; }))
-SIMCUDA_ATOMIC(float, atomicAdd,
-               simcuda_device::change_bits<unsigned>(address, [&](float old) { return old + value; }))
+SIMCUDA_ATOMIC(float, atomicAdd, simcuda_device::change_bits<unsigned>(address, [&](float old) { return old + value; }))
 SIMCUDA_ATOMIC(double, atomicAdd,
                simcuda_device::change_bits<unsigned long long>(address, [&](double old) { return old + value; }))
 SIMCUDA_ATOMIC(float, atomicExch, simcuda_device::change_bits<unsigned>(address, [&](float) { return value; }))

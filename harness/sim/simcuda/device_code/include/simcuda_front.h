@@ -59,7 +59,9 @@ extern "C" __thread char simcuda_dynamic_shared[] __attribute__((visibility("hid
 // Synchronisation.
 
 SIMCUDA_INLINE void __syncthreads() { simcudaBarrier(0); }
-SIMCUDA_INLINE int __syncthreads_count(int predicate) { return static_cast<int>(simcudaBarrier(predicate) & 0xffffffff); }
+SIMCUDA_INLINE int __syncthreads_count(int predicate) {
+  return static_cast<int>(simcudaBarrier(predicate) & 0xffffffff);
+}
 SIMCUDA_INLINE int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) != 0; }
 SIMCUDA_INLINE int __syncthreads_and(int predicate) {
   const unsigned long long found = simcudaBarrier(predicate);
@@ -133,8 +135,7 @@ SIMCUDA_INLINE int __any_sync(unsigned mask, int predicate) { return __ballot_sy
 SIMCUDA_INLINE int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
 template <typename T>
 SIMCUDA_INLINE unsigned __match_any_sync(unsigned mask, T value) {
-  return static_cast<unsigned>(
-      simcudaWarpExchange(simcuda_warp_match, mask, simcuda_device::bits_of(value), 0));
+  return static_cast<unsigned>(simcudaWarpExchange(simcuda_warp_match, mask, simcuda_device::bits_of(value), 0));
 }
 template <typename T>
 SIMCUDA_INLINE unsigned __match_all_sync(unsigned mask, T value, int* all) {
@@ -142,9 +143,9 @@ SIMCUDA_INLINE unsigned __match_all_sync(unsigned mask, T value, int* all) {
   *all = __all_sync(mask, same == __ballot_sync(mask, 1));
   return *all ? same : 0;
 }
-#define SIMCUDA_REDUCE(name, type, kind)                                                                         \
-  SIMCUDA_INLINE type name(unsigned mask, type value) {                                                          \
-    return static_cast<type>(simcudaWarpExchange(kind, mask, static_cast<unsigned>(value), 0));                  \
+#define SIMCUDA_REDUCE(name, type, kind)                                                        \
+  SIMCUDA_INLINE type name(unsigned mask, type value) {                                         \
+    return static_cast<type>(simcudaWarpExchange(kind, mask, static_cast<unsigned>(value), 0)); \
   }
 SIMCUDA_REDUCE(__reduce_add_sync, unsigned, simcuda_warp_add)
 SIMCUDA_REDUCE(__reduce_add_sync, int, simcuda_warp_add)
@@ -158,9 +159,9 @@ SIMCUDA_REDUCE(__reduce_xor_sync, unsigned, simcuda_warp_xor)
 #undef SIMCUDA_REDUCE
 
 #include "simcuda_atomics.h"
-#include "simcuda_ptx.h"
 #include "simcuda_entries.h"
 #include "simcuda_math.h"
+#include "simcuda_ptx.h"
 
 // The rest of the built-in functions.
 
@@ -168,21 +169,37 @@ SIMCUDA_INLINE void __trap() { simcudaEndKernel(719, "__trap() was called"); }  
 SIMCUDA_INLINE void __brkpt() { __trap(); }
 SIMCUDA_INLINE long long clock64() { return static_cast<long long>(__builtin_ia32_rdtsc()); }
 template <typename T>
-SIMCUDA_INLINE T __ldg(const T* address) { return *address; }
+SIMCUDA_INLINE T __ldg(const T* address) {
+  return *address;
+}
 template <typename T>
-SIMCUDA_INLINE T __ldcg(const T* address) { return *address; }
+SIMCUDA_INLINE T __ldcg(const T* address) {
+  return *address;
+}
 template <typename T>
-SIMCUDA_INLINE T __ldca(const T* address) { return *address; }
+SIMCUDA_INLINE T __ldca(const T* address) {
+  return *address;
+}
 template <typename T>
-SIMCUDA_INLINE T __ldcs(const T* address) { return *address; }
+SIMCUDA_INLINE T __ldcs(const T* address) {
+  return *address;
+}
 template <typename T>
-SIMCUDA_INLINE T __ldcv(const T* address) { return *static_cast<const volatile T*>(address); }
+SIMCUDA_INLINE T __ldcv(const T* address) {
+  return *static_cast<const volatile T*>(address);
+}
 template <typename T>
-SIMCUDA_INLINE void __stcg(T* address, T value) { *address = value; }
+SIMCUDA_INLINE void __stcg(T* address, T value) {
+  *address = value;
+}
 template <typename T>
-SIMCUDA_INLINE void __stcs(T* address, T value) { *address = value; }
+SIMCUDA_INLINE void __stcs(T* address, T value) {
+  *address = value;
+}
 template <typename T>
-SIMCUDA_INLINE void __stwt(T* address, T value) { *address = value; }
+SIMCUDA_INLINE void __stwt(T* address, T value) {
+  *address = value;
+}
 SIMCUDA_INLINE void __prof_trigger(int) {}
 SIMCUDA_INLINE unsigned __isGlobal(const void*) { return 1; }
 
@@ -200,8 +217,9 @@ long clock() noexcept;
 #if defined(NDEBUG)
 #define assert(condition) (static_cast<void>(0))
 #else
-#define assert(condition) \
-  (static_cast<bool>(condition) ? static_cast<void>(0) : simcudaAssertFailed(#condition, __FILE__, __LINE__, __PRETTY_FUNCTION__))
+#define assert(condition)                              \
+  (static_cast<bool>(condition) ? static_cast<void>(0) \
+                                : simcudaAssertFailed(#condition, __FILE__, __LINE__, __PRETTY_FUNCTION__))
 #endif
 
 // What a program asks the preprocessor about. Code for nvcc is that for the host, which kernels share here: with

@@ -28,10 +28,10 @@ struct Launched {
                                                   Parameter<Arguments>::value...};
     // Any size of shared memory: cudaFuncSetAttribute concerns a function, and not the place of a launch.
     static const SimcudaKernel kernel = {name, &call, parameters, sizeof...(Arguments) + 1, 1024, 32, 0, nullptr};
-    static const bool added = (simcudaAddKernel(&kernel, &kernel),
-                               cudaFuncSetAttribute(static_cast<const void*>(&kernel),
-                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, 232448),
-                               true);
+    static const bool added =
+        (simcudaAddKernel(&kernel, &kernel),
+         cudaFuncSetAttribute(static_cast<const void*>(&kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, 232448),
+         true);
     static_cast<void>(added);
     return &kernel;
   }

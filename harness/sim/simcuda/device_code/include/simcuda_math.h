@@ -6,23 +6,13 @@
 #if defined(SIMCUDA_RTC)
 
 extern "C" {
-#define SIMCUDA_ONE(name)         \
-  double name(double) noexcept;   \
+#define SIMCUDA_ONE(name)       \
+  double name(double) noexcept; \
   float name##f(float) noexcept;
-#define SIMCUDA_TWO(name)                 \
-  double name(double, double) noexcept;   \
+#define SIMCUDA_TWO(name)               \
+  double name(double, double) noexcept; \
   float name##f(float, float) noexcept;
-#define SIMCUDA_ALL                                                                                                  \
-  SIMCUDA_ONE(sin) SIMCUDA_ONE(cos) SIMCUDA_ONE(tan) SIMCUDA_ONE(asin) SIMCUDA_ONE(acos) SIMCUDA_ONE(atan)          \
-  SIMCUDA_ONE(sinh) SIMCUDA_ONE(cosh) SIMCUDA_ONE(tanh) SIMCUDA_ONE(asinh) SIMCUDA_ONE(acosh)                       \
-  SIMCUDA_ONE(atanh) SIMCUDA_ONE(exp) SIMCUDA_ONE(exp2) SIMCUDA_ONE(exp10) SIMCUDA_ONE(expm1) SIMCUDA_ONE(log) SIMCUDA_ONE(log2)       \
-  SIMCUDA_ONE(log10) SIMCUDA_ONE(log1p) SIMCUDA_ONE(sqrt) SIMCUDA_ONE(cbrt) SIMCUDA_ONE(floor)                      \
-  SIMCUDA_ONE(ceil) SIMCUDA_ONE(trunc) SIMCUDA_ONE(round) SIMCUDA_ONE(rint) SIMCUDA_ONE(nearbyint)                  \
-  SIMCUDA_ONE(fabs) SIMCUDA_ONE(erf) SIMCUDA_ONE(erfc) SIMCUDA_ONE(lgamma) SIMCUDA_ONE(tgamma)                      \
-  SIMCUDA_ONE(logb) SIMCUDA_ONE(j0) SIMCUDA_ONE(j1) SIMCUDA_ONE(y0) SIMCUDA_ONE(y1)                                 \
-  SIMCUDA_TWO(pow) SIMCUDA_TWO(fmod) SIMCUDA_TWO(atan2) SIMCUDA_TWO(hypot) SIMCUDA_TWO(fmin) SIMCUDA_TWO(fmax)      \
-  SIMCUDA_TWO(fdim) SIMCUDA_TWO(copysign) SIMCUDA_TWO(nextafter) SIMCUDA_TWO(remainder)
-SIMCUDA_ALL
+#include "simcuda_math.def"
 #undef SIMCUDA_ONE
 #undef SIMCUDA_TWO
 double nan(const char*) noexcept;
@@ -63,10 +53,9 @@ long long llabs(long long) noexcept;
   SIMCUDA_INLINE float name(float x) { return name##f(x); }
 #define SIMCUDA_TWO(name) \
   SIMCUDA_INLINE float name(float x, float y) { return name##f(x, y); }
-SIMCUDA_ALL
+#include "simcuda_math.def"
 #undef SIMCUDA_ONE
 #undef SIMCUDA_TWO
-#undef SIMCUDA_ALL
 SIMCUDA_INLINE float fma(float x, float y, float z) { return fmaf(x, y, z); }
 SIMCUDA_INLINE float ldexp(float x, int n) { return ldexpf(x, n); }
 SIMCUDA_INLINE float frexp(float x, int* n) { return frexpf(x, n); }
@@ -84,8 +73,8 @@ SIMCUDA_INLINE float abs(float x) { return __builtin_fabsf(x); }
 SIMCUDA_INLINE double abs(double x) { return __builtin_fabs(x); }
 SIMCUDA_INLINE long abs(long x) { return labs(x); }
 SIMCUDA_INLINE long long abs(long long x) { return llabs(x); }
-#define SIMCUDA_TEST(name)                                                                 \
-  SIMCUDA_INLINE bool name(float x) { return __builtin_##name(x); }                        \
+#define SIMCUDA_TEST(name)                                          \
+  SIMCUDA_INLINE bool name(float x) { return __builtin_##name(x); } \
   SIMCUDA_INLINE bool name(double x) { return __builtin_##name(x); }
 SIMCUDA_TEST(isnan)
 SIMCUDA_TEST(isinf)
@@ -103,12 +92,12 @@ SIMCUDA_TEST(signbit)
 #endif
 
 // The smaller and the larger of two numbers of one type, and of a signed and an unsigned one.
-#define SIMCUDA_EXTREMES(left, right, type)                                                                          \
-  SIMCUDA_INLINE type min(left x, right y) {                                                                         \
-    return static_cast<type>(x) < static_cast<type>(y) ? static_cast<type>(x) : static_cast<type>(y);                \
-  }                                                                                                                  \
-  SIMCUDA_INLINE type max(left x, right y) {                                                                         \
-    return static_cast<type>(x) > static_cast<type>(y) ? static_cast<type>(x) : static_cast<type>(y);                \
+#define SIMCUDA_EXTREMES(left, right, type)                                                           \
+  SIMCUDA_INLINE type min(left x, right y) {                                                          \
+    return static_cast<type>(x) < static_cast<type>(y) ? static_cast<type>(x) : static_cast<type>(y); \
+  }                                                                                                   \
+  SIMCUDA_INLINE type max(left x, right y) {                                                          \
+    return static_cast<type>(x) > static_cast<type>(y) ? static_cast<type>(x) : static_cast<type>(y); \
   }
 SIMCUDA_EXTREMES(int, int, int)
 SIMCUDA_EXTREMES(unsigned, unsigned, unsigned)
@@ -123,8 +112,8 @@ SIMCUDA_EXTREMES(unsigned long long, unsigned long long, unsigned long long)
 SIMCUDA_EXTREMES(long long, unsigned long long, unsigned long long)
 SIMCUDA_EXTREMES(unsigned long long, long long, unsigned long long)
 #undef SIMCUDA_EXTREMES
-#define SIMCUDA_EXTREMES(left, right, type)                                           \
-  SIMCUDA_INLINE type min(left x, right y) { return __builtin_fmin##type##_(x, y); }  \
+#define SIMCUDA_EXTREMES(left, right, type)                                          \
+  SIMCUDA_INLINE type min(left x, right y) { return __builtin_fmin##type##_(x, y); } \
   SIMCUDA_INLINE type max(left x, right y) { return __builtin_fmax##type##_(x, y); }
 #define __builtin_fminfloat_ __builtin_fminf
 #define __builtin_fmaxfloat_ __builtin_fmaxf
@@ -165,10 +154,10 @@ SIMCUDA_MATH(float, sinpif, (float x), __builtin_sinf(x * 3.14159265358979323846
 SIMCUDA_MATH(double, sinpi, (double x), __builtin_sin(x * 3.14159265358979323846))
 SIMCUDA_MATH(float, cospif, (float x), __builtin_cosf(x * 3.14159265358979323846f))
 SIMCUDA_MATH(double, cospi, (double x), __builtin_cos(x * 3.14159265358979323846))
-SIMCUDA_MATH(float, norm3df, (float a, float b, float c), __builtin_sqrtf(a * a + b * b + c * c))
+SIMCUDA_MATH(float, norm3df, (float a, float b, float c), __builtin_sqrtf(a* a + b * b + c * c))
 SIMCUDA_MATH(float, normcdff, (float x), 0.5f * __builtin_erfcf(x * -0.70710678118654752440f))
 SIMCUDA_MATH(double, normcdf, (double x), 0.5 * __builtin_erfc(x * -0.70710678118654752440))
-SIMCUDA_MATH(float, erfcxf, (float x), __builtin_expf(x * x) * __builtin_erfcf(x))
+SIMCUDA_MATH(float, erfcxf, (float x), __builtin_expf(x* x) * __builtin_erfcf(x))
 SIMCUDA_MATH(float, fdividef, (float x, float y), x / y)
 SIMCUDA_MATH(float, saturatef, (float x), x > 0 ? (x < 1 ? x : 1.0f) : 0.0f)
 SIMCUDA_MATH(float, __saturatef, (float x), x > 0 ? (x < 1 ? x : 1.0f) : 0.0f)
@@ -190,27 +179,27 @@ SIMCUDA_INLINE void __sincosf(float x, float* s, float* c) {
 SIMCUDA_MATH(float, __frsqrt_rn, (float x), 1 / __builtin_sqrtf(x))
 
 // Arithmetic with a direction. The host rounds to the nearest number, whatever the name says.
-#define SIMCUDA_ROUNDED(mode)                                                          \
-  SIMCUDA_MATH(float, __fadd_##mode, (float x, float y), x + y)                        \
-  SIMCUDA_MATH(float, __fsub_##mode, (float x, float y), x - y)                        \
-  SIMCUDA_MATH(float, __fmul_##mode, (float x, float y), x* y)                         \
-  SIMCUDA_MATH(float, __fdiv_##mode, (float x, float y), x / y)                        \
-  SIMCUDA_MATH(float, __fmaf_##mode, (float x, float y, float z), __builtin_fmaf(x, y, z)) \
-  SIMCUDA_MATH(float, __frcp_##mode, (float x), 1 / x)                                 \
-  SIMCUDA_MATH(float, __fsqrt_##mode, (float x), __builtin_sqrtf(x))                   \
-  SIMCUDA_MATH(double, __dadd_##mode, (double x, double y), x + y)                     \
-  SIMCUDA_MATH(double, __dsub_##mode, (double x, double y), x - y)                     \
-  SIMCUDA_MATH(double, __dmul_##mode, (double x, double y), x* y)                      \
-  SIMCUDA_MATH(double, __ddiv_##mode, (double x, double y), x / y)                     \
+#define SIMCUDA_ROUNDED(mode)                                                                \
+  SIMCUDA_MATH(float, __fadd_##mode, (float x, float y), x + y)                              \
+  SIMCUDA_MATH(float, __fsub_##mode, (float x, float y), x - y)                              \
+  SIMCUDA_MATH(float, __fmul_##mode, (float x, float y), x* y)                               \
+  SIMCUDA_MATH(float, __fdiv_##mode, (float x, float y), x / y)                              \
+  SIMCUDA_MATH(float, __fmaf_##mode, (float x, float y, float z), __builtin_fmaf(x, y, z))   \
+  SIMCUDA_MATH(float, __frcp_##mode, (float x), 1 / x)                                       \
+  SIMCUDA_MATH(float, __fsqrt_##mode, (float x), __builtin_sqrtf(x))                         \
+  SIMCUDA_MATH(double, __dadd_##mode, (double x, double y), x + y)                           \
+  SIMCUDA_MATH(double, __dsub_##mode, (double x, double y), x - y)                           \
+  SIMCUDA_MATH(double, __dmul_##mode, (double x, double y), x* y)                            \
+  SIMCUDA_MATH(double, __ddiv_##mode, (double x, double y), x / y)                           \
   SIMCUDA_MATH(double, __fma_##mode, (double x, double y, double z), __builtin_fma(x, y, z)) \
-  SIMCUDA_MATH(double, __drcp_##mode, (double x), 1 / x)                               \
-  SIMCUDA_MATH(double, __dsqrt_##mode, (double x), __builtin_sqrt(x))                  \
-  SIMCUDA_MATH(float, __int2float_##mode, (int x), static_cast<float>(x))              \
-  SIMCUDA_MATH(float, __uint2float_##mode, (unsigned x), static_cast<float>(x))        \
-  SIMCUDA_MATH(float, __ll2float_##mode, (long long x), static_cast<float>(x))         \
-  SIMCUDA_MATH(float, __ull2float_##mode, (unsigned long long x), static_cast<float>(x)) \
-  SIMCUDA_MATH(double, __ll2double_##mode, (long long x), static_cast<double>(x))      \
-  SIMCUDA_MATH(double, __ull2double_##mode, (unsigned long long x), static_cast<double>(x)) \
+  SIMCUDA_MATH(double, __drcp_##mode, (double x), 1 / x)                                     \
+  SIMCUDA_MATH(double, __dsqrt_##mode, (double x), __builtin_sqrt(x))                        \
+  SIMCUDA_MATH(float, __int2float_##mode, (int x), static_cast<float>(x))                    \
+  SIMCUDA_MATH(float, __uint2float_##mode, (unsigned x), static_cast<float>(x))              \
+  SIMCUDA_MATH(float, __ll2float_##mode, (long long x), static_cast<float>(x))               \
+  SIMCUDA_MATH(float, __ull2float_##mode, (unsigned long long x), static_cast<float>(x))     \
+  SIMCUDA_MATH(double, __ll2double_##mode, (long long x), static_cast<double>(x))            \
+  SIMCUDA_MATH(double, __ull2double_##mode, (unsigned long long x), static_cast<double>(x))  \
   SIMCUDA_MATH(float, __double2float_##mode, (double x), static_cast<float>(x))
 SIMCUDA_ROUNDED(rn)
 SIMCUDA_ROUNDED(rz)
@@ -233,16 +222,16 @@ SIMCUDA_INLINE To clamped(From x) {
 }
 }  // namespace simcuda_device
 
-#define SIMCUDA_CONVERSIONS(mode, single, twofold)                                                                   \
-  SIMCUDA_MATH(int, __float2int_##mode, (float x), simcuda_device::clamped<int>(single(x)))                          \
-  SIMCUDA_MATH(unsigned, __float2uint_##mode, (float x), simcuda_device::clamped<unsigned>(single(x)))               \
-  SIMCUDA_MATH(long long, __float2ll_##mode, (float x), simcuda_device::clamped<long long>(single(x)))               \
-  SIMCUDA_MATH(unsigned long long, __float2ull_##mode, (float x),                                                    \
-               simcuda_device::clamped<unsigned long long>(single(x)))                                               \
-  SIMCUDA_MATH(int, __double2int_##mode, (double x), simcuda_device::clamped<int>(twofold(x)))                       \
-  SIMCUDA_MATH(unsigned, __double2uint_##mode, (double x), simcuda_device::clamped<unsigned>(twofold(x)))            \
-  SIMCUDA_MATH(long long, __double2ll_##mode, (double x), simcuda_device::clamped<long long>(twofold(x)))            \
-  SIMCUDA_MATH(unsigned long long, __double2ull_##mode, (double x),                                                  \
+#define SIMCUDA_CONVERSIONS(mode, single, twofold)                                                        \
+  SIMCUDA_MATH(int, __float2int_##mode, (float x), simcuda_device::clamped<int>(single(x)))               \
+  SIMCUDA_MATH(unsigned, __float2uint_##mode, (float x), simcuda_device::clamped<unsigned>(single(x)))    \
+  SIMCUDA_MATH(long long, __float2ll_##mode, (float x), simcuda_device::clamped<long long>(single(x)))    \
+  SIMCUDA_MATH(unsigned long long, __float2ull_##mode, (float x),                                         \
+               simcuda_device::clamped<unsigned long long>(single(x)))                                    \
+  SIMCUDA_MATH(int, __double2int_##mode, (double x), simcuda_device::clamped<int>(twofold(x)))            \
+  SIMCUDA_MATH(unsigned, __double2uint_##mode, (double x), simcuda_device::clamped<unsigned>(twofold(x))) \
+  SIMCUDA_MATH(long long, __double2ll_##mode, (double x), simcuda_device::clamped<long long>(twofold(x))) \
+  SIMCUDA_MATH(unsigned long long, __double2ull_##mode, (double x),                                       \
                simcuda_device::clamped<unsigned long long>(twofold(x)))
 SIMCUDA_CONVERSIONS(rn, __builtin_nearbyintf, __builtin_nearbyint)
 SIMCUDA_CONVERSIONS(rz, __builtin_truncf, __builtin_trunc)
@@ -252,11 +241,11 @@ SIMCUDA_CONVERSIONS(rd, __builtin_floorf, __builtin_floor)
 SIMCUDA_MATH(double, __int2double_rn, (int x), static_cast<double>(x))
 SIMCUDA_MATH(double, __uint2double_rn, (unsigned x), static_cast<double>(x))
 
-#define SIMCUDA_CAST(to, name, from)            \
-  SIMCUDA_INLINE to name(from x) {              \
-    to bits;                                    \
-    __builtin_memcpy(&bits, &x, sizeof bits);   \
-    return bits;                                \
+#define SIMCUDA_CAST(to, name, from)          \
+  SIMCUDA_INLINE to name(from x) {            \
+    to bits;                                  \
+    __builtin_memcpy(&bits, &x, sizeof bits); \
+    return bits;                              \
   }
 SIMCUDA_CAST(int, __float_as_int, float)
 SIMCUDA_CAST(unsigned, __float_as_uint, float)
