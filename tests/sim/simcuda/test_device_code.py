@@ -221,27 +221,88 @@ int main() {
 """
 
 
-@needs_cuda_build
-@pytest.mark.acceptance
-def test_nvcc_makes_a_program_that_runs_on_simulated_devices(tmp_path: Path) -> None:
+_GROUPS = r"""
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <cstdio>
+
+namespace cg = cooperative_groups;
+
+__global__ void groups(int* out) {
+  auto block = cg::this_thread_block();
+  auto tile = cg::tiled_partition<8>(block);
+  int rank = block.thread_rank(), sum = rank, *own = out + 4 * rank;
+  for (int step = tile.size() / 2; step > 0; step /= 2) sum += tile.shfl_down(sum, step);
+  own[0] = tile.shfl(sum, 0);
+  own[1] = cg::reduce(tile, rank, cg::greater<int>());
+  if (rank % 3 == 0) {
+    auto some = cg::coalesced_threads();
+    own[2] = some.thread_rank() * 100 + some.size();
+  }
+  cg::sync(block);
+  own[3] = tile.meta_group_rank() * 10 + tile.ballot(rank % 8 == 3);
+}
+
+__global__ void across() { cg::this_grid().sync(); }
+
+int main() {
+  int* out;
+  cudaMallocManaged(&out, 40 * 4 * sizeof(int));
+  groups<<<1, 40>>>(out);
+  cudaDeviceSynchronize();
+  for (int rank : {9, 39}) {
+    std::printf("%d %d %d %d\n", out[4 * rank], out[4 * rank + 1], out[4 * rank + 2], out[4 * rank + 3]);
+  }
+  across<<<2, 1>>>();
+  std::printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
+}
+"""
+
+
+def _run_program(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Compile a program by the toolkit's `nvcc`, and run it on simulated devices."""
     built = build.build_simcuda()
     environ = {**os.environ, **build.simcuda_environment(built, os.environ)}
-    nvcc = built.toolkit / "bin" / "nvcc"
-    (tmp_path / "program.cu").write_text(_PROGRAM, encoding="utf-8")
+    (folder / "program.cu").write_text(source, encoding="utf-8")
+    options = ("-O2", "-arch=sm_90", "-Xcompiler", "-Wall", "-o", "program")
     made = subprocess.run(
-        [nvcc, "-O2", "-arch=sm_90", "-Xcompiler", "-Wall", "-o", "program", "program.cu"],
-        cwd=tmp_path,
+        [built.toolkit / "bin" / "nvcc", *options, "program.cu"],
+        cwd=folder,
         env=environ,
         capture_output=True,
         text=True,
         check=False,
     )
     assert made.returncode == 0, made.stderr
-    done = subprocess.run([tmp_path / "program"], env=environ, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    assert lines == ["98 5 293 128", "cudaErrorInvalidConfiguration", "0", "36", "cudaErrorNotSupported"], done.stderr
+    return subprocess.run([folder / "program"], env=environ, capture_output=True, text=True, check=False)
+
+
+@needs_cuda_build
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    ("source", "lines", "words"),
+    [
+        pytest.param(
+            _PROGRAM,
+            ["98 5 293 128", "cudaErrorInvalidConfiguration", "0", "36", "cudaErrorNotSupported"],
+            "kernel stop: inline PTX is not supported: bar.sync 1;",
+            id="memory, variables, launches",
+        ),
+        pytest.param(
+            _GROUPS,
+            ["92 15 311 18", "284 39 203 48", "cudaErrorNotSupported"],
+            "kernel across: cooperative groups across the grid are not supported",
+            id="cooperative groups",
+        ),
+    ],
+)
+def test_nvcc_makes_a_program_that_runs_on_simulated_devices(
+    source: str, lines: list[str], words: str, tmp_path: Path
+) -> None:
+    done = _run_program(source, tmp_path)
+    assert done.stdout.splitlines() == lines, done.stderr
     (said,) = [line for line in done.stderr.splitlines() if "device 0 failed" in line]
-    assert "kernel stop: inline PTX is not supported: bar.sync 1;" in said
+    assert words in said
 
 
 @needs_cuda_build

@@ -56,8 +56,8 @@ class Settings:
     def load(cls, toolkit: Path) -> Settings:
         """Return the settings of a toolkit."""
         read = json.loads((toolkit / "settings.json").read_text(encoding="utf-8"))
-        lists = (tuple(read[name]) for name in ("compiler", "flags", "includes"))
-        return cls(*lists, runtime=read["runtime"], release=read["release"])
+        compiler, flags, includes = (tuple(read[name]) for name in ("compiler", "flags", "includes"))
+        return cls(compiler, flags, includes, read["runtime"], read["release"])
 
 
 def make_toolkit(tools: SimcudaToolchains, libraries: Path, release: str, environ: Mapping[str, str]) -> Path:
