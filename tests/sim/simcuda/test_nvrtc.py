@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.devices import software
 from harness.sim.simcuda import build
 from tests.sim.simcuda import checks
 from tests.sim.simcuda.cuda_builds import needs_cuda_build
@@ -64,3 +65,33 @@ def test_a_kernel_that_fails_its_device(name: str, environment: dict[str, str]) 
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("Simulated CUDA: device 0 failed")]
     assert "kernel fails: " in said
     assert words.replace("module.cu", "fails.cu") in said
+
+
+_CORE = """
+import torch
+x = torch.zeros(64, device="cuda")
+torch.cuda.synchronize()
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+device = Device()
+device.set_current()
+stream = device.create_stream()
+code = '''template <typename T> __global__ void fill(T* x, T from, size_t n) {
+  size_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = from + i;
+}'''
+program = Program(code, code_type="c++", options=ProgramOptions(std="c++17", arch="sm_90"))
+kernel = program.compile("cubin", name_expressions=("fill<int>",)).get_kernel("fill<int>")
+y = torch.zeros(64, dtype=torch.int32, device="cuda")
+torch.cuda.synchronize()
+import ctypes
+launch(stream, LaunchConfig(grid=2, block=32), kernel, y.data_ptr(), ctypes.c_int(3), ctypes.c_size_t(60))
+stream.sync()
+assert y.tolist() == [3 + i if i < 60 else 0 for i in range(64)], y
+print("done")
+"""
+
+
+@pytest.mark.skipif(software.distribution_version("cuda-core").value is None, reason="cuda-core is not installed")
+def test_kernels_of_cuda_core(environment: dict[str, str]) -> None:
+    done = run_python(_CORE, environment)
+    assert done.stdout == "done\n", done.stderr

@@ -140,9 +140,11 @@ def run_compiler(command: Sequence[str]) -> str:
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
         if os.environ.get("SIMCUDA_TRACE"):
-            raise DeviceCodeError(f"{shlex.join(command)}\n{done.stderr}")
+            raise DeviceCodeError(f"the simulated CUDA: {shlex.join(command)}\n{done.stderr}")
         first = (errors or done.stderr.splitlines() or [f"status {done.returncode}"])[0]
-        raise DeviceCodeError(f"the host's C++ compiler does not accept it: {first.strip()}")
+        raise DeviceCodeError(
+            f"the host's C++ compiler does not accept the code for the simulated CUDA: {first.strip()}"
+        )
     return done.stdout
 
 
@@ -174,7 +176,7 @@ def _preprocess(source: Source, settings: Settings, options: Sequence[str], fold
     for header, text in source.headers.items():
         place = (headers / header).resolve()
         if not place.is_relative_to(headers.resolve()):
-            raise DeviceCodeError(f"the header {header!r} of a module leads out of its folder")
+            raise DeviceCodeError(f"the simulated CUDA refuses the header {header!r}, which leads out of its folder")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8", errors="surrogateescape")
     own, *others = settings.includes

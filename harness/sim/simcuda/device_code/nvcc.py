@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _run(_parse(rest), settings)
     except (HarnessError, translate.TranslationError) as error:
-        print(f"nvcc of the simulated CUDA: {error}", file=sys.stderr)
+        print(f"nvcc: {error}", file=sys.stderr)
         return 1
 
 
@@ -139,7 +139,7 @@ def _parse(arguments: Sequence[str]) -> _Call:
             if word == "-x":
                 next(rest, "")
         elif word in ("-dlink", "--device-link"):
-            raise DeviceCodeError("device code of several files (-dlink) is not supported")
+            raise DeviceCodeError("the simulated CUDA has no device code of several files (-dlink)")
     return call
 
 
@@ -149,7 +149,7 @@ def _run(call: _Call, settings: Settings) -> int:
         print(f"Cuda compilation tools, release {settings.release}, V{settings.release}.0")
         return 0
     if not call.inputs:
-        raise DeviceCodeError("no input files")
+        raise DeviceCodeError("no input files for the nvcc of the simulated CUDA")
     with tempfile.TemporaryDirectory(prefix="simcuda-nvcc-") as folder:
         objects = list(_objects(call, settings, Path(folder)))
         if not call.only_compile:

@@ -91,7 +91,7 @@ def translate(source: str, refused: list[str], *, launches: bool = False) -> str
             _translate_assembly(tokens, place, refused)
         elif token.text == "<<<" and _is_launch(tokens, place):
             if not launches:
-                raise TranslationError("a kernel that launches kernels (dynamic parallelism) is not supported")
+                raise TranslationError("the simulated CUDA has no kernels that launch kernels (dynamic parallelism)")
             _translate_launch(tokens, place)
             place -= 1  # the arguments may have launches too
         place += 1
@@ -130,7 +130,9 @@ def _closing(tokens: list[_Token], place: int) -> int:
             waiting.pop()
             if not waiting:
                 return at
-    raise TranslationError(f"a bracket {tokens[place].text!r} is not closed")
+    raise TranslationError(
+        f"the simulated CUDA does not understand the code: a bracket {tokens[place].text!r} is not closed"
+    )
 
 
 def _translate_shared(tokens: list[_Token], place: int) -> None:
@@ -152,7 +154,7 @@ def _translate_shared(tokens: list[_Token], place: int) -> None:
     at = next((at for at in range(place, end) if tokens[at].text == "[" and tokens[at].kind == "sign"), None)
     name = _significant(tokens, at - 1, -1) if at is not None else None
     if at is None or name is None:
-        raise TranslationError("`extern __shared__` is supported for arrays only")
+        raise TranslationError("the simulated CUDA has `extern __shared__` for arrays only")
     _drop_attributes(tokens, begin, end)
     for token in words:
         if token.text == "extern":
@@ -262,7 +264,7 @@ def _translate_launch(tokens: list[_Token], place: int) -> None:
     end = _end_of_configuration(tokens, place)
     opening = _significant(tokens, end + 1, 1)
     if opening is None or tokens[opening].text != "(":
-        raise TranslationError("a launch has no arguments in brackets after `>>>`")
+        raise TranslationError("the simulated CUDA does not understand a launch: no arguments follow `>>>`")
     closing = _closing(tokens, opening)
     begin = _begin_of_name(tokens, place)
     name = re.sub(r"\s+", " ", _text(tokens[begin:place])).strip()
@@ -288,7 +290,7 @@ def _end_of_configuration(tokens: list[_Token], place: int) -> int:
         depth += (text in _OPENING) - (text in _OPENING.values())
         if text == ">>>" and depth == 0:
             return at
-    raise TranslationError("a launch has no `>>>`")
+    raise TranslationError("the simulated CUDA does not understand a launch: there is no `>>>`")
 
 
 def _begin_of_name(tokens: list[_Token], place: int) -> int:
@@ -313,7 +315,7 @@ def _begin_of_name(tokens: list[_Token], place: int) -> int:
         if tokens[left].text in ("return", "else", "do", "case"):
             return second
         at = left
-    raise TranslationError("a launch has no name before `<<<`")
+    raise TranslationError("the simulated CUDA does not understand a launch: no name precedes `<<<`")
 
 
 def _before_arguments(tokens: list[_Token], place: int) -> int:
@@ -328,7 +330,7 @@ def _before_arguments(tokens: list[_Token], place: int) -> int:
             if name is not None:
                 return name
             break
-    raise TranslationError("a launch has no name before its template's arguments")
+    raise TranslationError("the simulated CUDA does not understand a launch: no name precedes the template's arguments")
 
 
 def _opening(tokens: list[_Token], place: int) -> int:
@@ -338,4 +340,4 @@ def _opening(tokens: list[_Token], place: int) -> int:
             depth += {")": 1, "(": -1}.get(tokens[at].text, 0)
             if depth == 0:
                 return at
-    raise TranslationError("a bracket ')' has no opening one")
+    raise TranslationError("the simulated CUDA does not understand the code: a bracket ')' has no opening one")
