@@ -95,3 +95,27 @@ print("done")
 def test_kernels_of_cuda_core(environment: dict[str, str]) -> None:
     done = run_python(_CORE, environment)
     assert done.stdout == "done\n", done.stderr
+
+
+_VARIABLE = """
+import torch
+x = torch.zeros(1, device="cuda")
+source = '__device__ float kept; extern "C" __global__ void add(float* x) { *x += ++kept; }'
+kernel = torch.cuda._compile_kernel(source, "add")
+for _ in range(3):
+    kernel((1, 1, 1), (1, 1, 1), (x,))
+print(x.item())
+"""
+
+
+def test_a_cache_that_cannot_be_written_to(environment: dict[str, str], tmp_path: Path) -> None:
+    """The driver then makes modules in a temporary folder, and leaves nothing there."""
+    toolkit, temporary = tmp_path / "toolkit", tmp_path / "temporary"
+    toolkit.mkdir()
+    temporary.mkdir()
+    (toolkit / "bin").symlink_to(Path(environment["SIMCUDA_TOOLKIT"]) / "bin")
+    own = {**environment, "SIMCUDA_TOOLKIT": str(toolkit), "TMPDIR": str(temporary)}
+    done = run_python(_VARIABLE, own)
+    assert done.stdout == "6.0\n", done.stderr
+    assert list(temporary.iterdir()) == []
+    assert [path.name for path in toolkit.iterdir()] == ["bin"]

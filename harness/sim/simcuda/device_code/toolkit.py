@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -63,7 +64,8 @@ class Settings:
 def make_toolkit(tools: SimcudaToolchains, libraries: Path, release: str, environ: Mapping[str, str]) -> Path:
     """Return the folder of the toolkit for these toolchains and this build of the libraries. Make it if it is missing.
 
-    Raise CacheError if others could put code into it, and OSError if there is no room for it.
+    Raise CacheError if others could put code into it, and OSError if there is no room for it. A module that nobody has
+    compiled for 30 days is removed.
     """
     includes = [str(folder) for name, folder in tools.runtime.folders.items() if name.startswith("CUDA_INCLUDE")]
     settings = {
@@ -77,8 +79,11 @@ def make_toolkit(tools: SimcudaToolchains, libraries: Path, release: str, enviro
     folder = _folder(environ, short_digest([settings, tools.runtime.key(), sys.executable, sources]))
     if not (folder / "settings.json").is_file():
         _fill(folder, tools.major, libraries, _wheel_folders("include"), _wheel_folders("lib"))
-        _write(folder / "settings.json", json.dumps(settings), 0o600)
-    sweep(folder / "modules", time.time() - _KEPT)
+        _write(folder / "settings.json", json.dumps(settings), 0o644)
+    if os.access(folder, os.W_OK):
+        os.utime(folder)
+        sweep(folder.parent, time.time() - _KEPT)
+        sweep(folder / "modules", time.time() - _KEPT)
     return folder
 
 
@@ -88,10 +93,12 @@ def _sources() -> Iterable[Path]:
 
 
 def _folder(environ: Mapping[str, str], name: str) -> Path:
+    """Return the folder of this name in the user's cache, or a temporary one if it is not there and cannot be made."""
     root = cache_root(environ)
-    if root is None:
-        return Path(tempfile.mkdtemp(prefix="simcuda-toolkit-"))
-    return code_cache(root, "simcuda-toolkit", name)
+    if root is not None:
+        with contextlib.suppress(OSError):
+            return code_cache(root, "simcuda-toolkit", name)
+    return Path(tempfile.mkdtemp(prefix="simcuda-toolkit-")) / name
 
 
 def _wheel_folders(kind: str) -> list[Path]:
@@ -101,7 +108,7 @@ def _wheel_folders(kind: str) -> list[Path]:
 
 def _fill(folder: Path, major: int, libraries: Path, includes: Sequence[Path], wheels: Sequence[Path]) -> None:
     for name in ("bin", "include", "lib64", "modules", "torch"):
-        (folder / name).mkdir(exist_ok=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
     _link(folder / "include" / "crt", _INTERFACE / "crt")
     for source in includes:
         for entry in source.iterdir():
@@ -119,7 +126,7 @@ def _fill(folder: Path, major: int, libraries: Path, includes: Sequence[Path], w
         f"PYTHONSAFEPATH=1 exec {shlex.quote(sys.executable)} -m harness.sim.simcuda.device_code.nvcc "
         f'{shlex.quote(str(folder))} "$@"\n'
     )
-    _write(folder / "bin" / "nvcc", script, 0o700)
+    _write(folder / "bin" / "nvcc", script, 0o755)
 
 
 def _link(place: Path, target: Path) -> None:

@@ -67,6 +67,21 @@ bool compile(const std::string& toolkit, const std::string& fields, const std::s
   return error == 0 && access(library.c_str(), R_OK) == 0;
 }
 
+std::string temporary_name() {
+  const char* const folder = std::getenv("TMPDIR");
+  return std::string(folder != nullptr && *folder != 0 ? folder : "/tmp") + "/simcuda-module-XXXXXX";
+}
+
+// Returns a folder in which the library of a module can be made: that of the toolkit, or a temporary one if this user
+// cannot write there.
+std::string folder_for(const std::string& toolkit) {
+  std::string folder = toolkit + "/modules";
+  if (access(folder.c_str(), W_OK) == 0) return folder;
+  folder = temporary_name();
+  if (mkdtemp(folder.data()) == nullptr) say("a temporary folder cannot be made: " + std::string(std::strerror(errno)));
+  return folder;
+}
+
 const SimcudaModule* open_library(const char* path) {
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -80,7 +95,7 @@ const SimcudaModule* open_library(const char* path) {
 const SimcudaModule* open_copy(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  std::string name = path + ".XXXXXX";
+  std::string name = temporary_name();
   const int copy = mkstemp(name.data());
   if (copy < 0) return nullptr;
   const bool written = write(copy, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
@@ -110,12 +125,20 @@ CUresult Code::load(const void* image, std::unique_ptr<Code>& code) {
         ", which `harness sim env` sets, is missing");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  const std::string library = std::string(toolkit) + "/modules/" + digest(fields) + ".so";
+  const std::string name = "/" + digest(fields) + ".so";
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  if (access(library.c_str(), R_OK) != 0 && !compile(toolkit, fields, library)) return CUDA_ERROR_NOT_SUPPORTED;
-  const SimcudaModule* module = open_library(library.c_str());
-  if (module != nullptr && module->variable_count > 0) module = open_copy(library);
+  std::string folder = std::string(toolkit) + "/modules";
+  if (access((folder + name).c_str(), R_OK) != 0) {
+    folder = folder_for(toolkit);
+    if (!compile(toolkit, fields, folder + name)) return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  const SimcudaModule* module = open_library((folder + name).c_str());
+  if (module != nullptr && module->variable_count > 0) module = open_copy(folder + name);
+  if (folder != std::string(toolkit) + "/modules") {  // the file stays as long as it is loaded
+    unlink((folder + name).c_str());
+    rmdir(folder.c_str());
+  }
   if (module == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   for (unsigned i = 0; i < module->kernel_count; ++i) simcudaAddKernel(&module->kernels[i], &module->kernels[i]);
   for (unsigned i = 0; i < module->variable_count; ++i) {
