@@ -21,8 +21,20 @@ from harness.core.errors import HarnessError
 from harness.sim.simcuda.device_code import ptx, translate
 from harness.sim.simcuda.device_code.toolkit import Settings
 
-#: The semantics are those of a GPU: no contraction of a product and a sum, integers that wrap, memory of any type.
-FLAGS = ("-O2", "-g0", "-w", "-fPIC", "-ffp-contract=off", "-fno-trapping-math", "-fno-strict-aliasing", "-fwrapv")
+#: The semantics are those of a GPU: no contraction of a product and a sum, integers that wrap, memory of any type. A
+#: function touches each page of its stack, so that one that needs too much reaches the end of the stack, and nothing
+#: beyond it.
+FLAGS = (
+    "-O2",
+    "-g0",
+    "-w",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-fstack-clash-protection",
+)
 #: Modules have functions of equal names, which must not replace each other.
 _LOCAL = ("-fvisibility=hidden", "-fno-gnu-unique", "-Wl,-Bsymbolic")
 DYNAMIC_BYTES = 227 << 10

@@ -69,7 +69,19 @@ Block::~Block() {
 
 void Block::main() {
   Block& block = *block_of_thread;
-  block.kernel_.call(block.arguments_);
+  while (true) {
+    block.kernel_.call(block.arguments_);
+    Thread& ended = *block.current_;
+    Thread* const next = &ended + 1;
+    const bool in_warp = ended.lane + 1 < warp_size && next < block.threads_.data() + block.threads_.size();
+    if (!in_warp || next->state != State::fresh) break;
+    // The next thread takes over the stack, without a switch.
+    ended.state = State::done;
+    next->stack = std::move(ended.stack);
+    next->state = State::ready;
+    block.current_ = next;
+    simcudaThreadIdx = next->index;
+  }
   block.suspend(State::done);
 }
 
@@ -85,14 +97,14 @@ void Block::enter(Thread& thread) {
   }
   current_ = &thread;
   simcudaThreadIdx = thread.index;
-  thread.fiber.enter();
+  thread.fiber.enter(outer_);
+  if (current_->state == State::done) idle_.push_back(std::move(current_->stack));
   current_ = nullptr;
-  if (thread.state == State::done) idle_.push_back(std::move(thread.stack));
 }
 
 void Block::suspend(State state) {
   current_->state = state;
-  current_->fiber.leave();
+  current_->fiber.leave(outer_);
 }
 
 void Block::run() {
@@ -232,7 +244,7 @@ unsigned long long Block::exchange(SimcudaWarp kind, unsigned mask, unsigned lon
   const auto first = static_cast<std::size_t>(&thread - threads_.data()) - thread.lane;
   const auto lanes = static_cast<unsigned>(std::min<std::size_t>(warp_size, threads_.size() - first));
   if (!complete_exchange(&threads_[first], lanes, mask, kind)) {
-    thread.fiber.leave();
+    thread.fiber.leave(outer_);
   }
   return thread.result;
 }
@@ -248,7 +260,7 @@ void Block::yield() { suspend(State::yielded); }
 void Block::end(cudaError_t error, std::string why) {
   ended_ = true;
   how_ = {error, std::move(why)};
-  current_->fiber.leave();
+  current_->fiber.leave(outer_);
   __builtin_unreachable();
 }
 

@@ -75,6 +75,7 @@ class Block {
   std::vector<Thread> threads_;
   std::vector<std::unique_ptr<Stack>> idle_;
   Thread* current_ = nullptr;
+  void* outer_ = nullptr;  // the stack pointer of `run`
   Block* const before_;
   bool ended_ = false;
   KernelEnded how_{};

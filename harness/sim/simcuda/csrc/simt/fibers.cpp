@@ -93,7 +93,7 @@ void Fiber::prepare(const Stack& stack, void (*function)()) {
   own_ = place;
 }
 
-void Fiber::enter() { simcuda_switch_stack(&other_, own_); }
-void Fiber::leave() { simcuda_switch_stack(&own_, other_); }
+void Fiber::enter(void*& outer) { simcuda_switch_stack(&outer, own_); }
+void Fiber::leave(void* outer) { simcuda_switch_stack(&own_, outer); }
 
 }  // namespace simcuda::simt

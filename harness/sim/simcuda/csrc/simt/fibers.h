@@ -28,12 +28,13 @@ class Fiber {
  public:
   // The next `enter` calls the function, on this stack, which must never return.
   void prepare(const Stack& stack, void (*function)());
-  void enter();  // returns when the fiber leaves
-  void leave();  // called on its stack
+  // Continues the fiber, and returns when it, or one that has taken over its stack, leaves. `outer`: where the caller's
+  // stack pointer is kept.
+  void enter(void*& outer);
+  void leave(void* outer);  // called on its stack
 
  private:
-  void* own_ = nullptr;  // stack pointers, while the other side runs
-  void* other_ = nullptr;
+  void* own_ = nullptr;  // the stack pointer, while the fiber does not run
 };
 
 }  // namespace simcuda::simt
