@@ -29,13 +29,14 @@ def copy(source: torch.Tensor, to: torch.Tensor) -> None:
 
 def start() -> tuple[torch.Tensor, torch.Tensor, torch.cuda.Stream, torch.cuda.Stream]:
     _kernel()
-    return torch.ones(N, device="cuda"), torch.ones(N, device="cuda"), cuda.Stream(), cuda.Stream()
+    x, y = (torch.ones(N, device="cuda") for _ in range(2))
+    cuda.synchronize()
+    return x, y, cuda.Stream(), cuda.Stream()
 
 
 @races
 def compiled_kernel_reads_without_a_wait() -> None:
     x, y, first, second = start()
-    cuda.synchronize()
     with cuda.stream(first):
         x.add_(1)
     with cuda.stream(second):
@@ -45,7 +46,6 @@ def compiled_kernel_reads_without_a_wait() -> None:
 @races
 def compiled_kernel_writes_without_a_wait() -> None:
     x, y, first, second = start()
-    cuda.synchronize()
     with cuda.stream(first):
         copy(x, y)
     with cuda.stream(second):
@@ -55,7 +55,6 @@ def compiled_kernel_writes_without_a_wait() -> None:
 @races
 def compiled_kernels_write_the_same() -> None:
     x, y, first, second = start()
-    cuda.synchronize()
     for stream in (first, second):
         with cuda.stream(stream):
             copy(x, y)
@@ -64,7 +63,6 @@ def compiled_kernels_write_the_same() -> None:
 @is_ordered
 def compiled_kernels_with_a_wait() -> None:
     x, y, first, second = start()
-    cuda.synchronize()
     with cuda.stream(first):
         copy(x, y)
     second.wait_stream(first)
@@ -86,7 +84,6 @@ def compiled_kernels_only_read_the_same() -> None:
 @is_ordered
 def compiled_kernels_of_two_halves() -> None:
     x, y, first, second = start()
-    cuda.synchronize()
     for stream, part in ((first, y[: N // 2]), (second, y[N // 2 :])):
         with cuda.stream(stream):
             copy(x, part)
