@@ -1,7 +1,7 @@
 """Builds the libraries of the simulated CUDA at their first use, caches them, and gets them into processes.
 
 ``python -m harness.sim.simcuda.build`` builds them by hand. There is one set for each CUDA that torch is built for:
-five with the names of CUDA's own libraries, and the operators. ``CMakeLists.txt`` has the build.
+six with the names of CUDA's own libraries, and the operators. ``CMakeLists.txt`` has the build.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from pathlib import Path
 
 from harness.backends import simulation
 from harness.core.errors import HarnessError
+from harness.devices import software
 from harness.sim.native import build as native
 from harness.sim.native.build import BuildRecipe, Progress
 from harness.sim.native.provider import ProvidedDevice
 from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import autoload, toolchain
+from harness.sim.simcuda.device_code import toolkit
 from harness.sim.simcuda.toolchain import NOUN, SimcudaToolchains
 
 #: Paths of sources are relative to this folder, since some belong to the software device too.
@@ -34,11 +36,16 @@ _SOURCES = ("simcuda", "softdevice/csrc/core", "softdevice/csrc/operators")
 
 @dataclass(frozen=True, slots=True)
 class SimcudaLibraries:
-    """The libraries in `folder`. `runtime`: the libraries that replace CUDA's, in loading order."""
+    """The libraries in `folder`. `runtime`: the libraries that replace CUDA's, in loading order.
+
+    `major`: the major version of that CUDA. `toolkit`: the folder of the compiler for device code.
+    """
 
     folder: Path
     runtime: tuple[Path, ...]
     operators: Path
+    major: int
+    toolkit: Path
 
 
 def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str] = os.environ) -> SimcudaLibraries:
@@ -56,7 +63,11 @@ def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str
             "$HARNESS_CACHE_DIR to another folder"
         )
     folder = native.build_libraries(made, progress, environ=environ)
-    return SimcudaLibraries(folder, tuple(folder / name for name in runtime_files(tools.major)), folder / OPERATORS)
+    detected = software.torch_cuda_version().value
+    release = ".".join(map(str, detected)) if isinstance(detected, tuple) else f"{tools.major}.0"
+    kit = toolkit.make_toolkit(tools, folder, release, environ)
+    runtime = tuple(folder / name for name in runtime_files(tools.major))
+    return SimcudaLibraries(folder, runtime, folder / OPERATORS, tools.major, kit)
 
 
 def describe_build(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -73,7 +84,14 @@ def simcuda_recipe(tools: SimcudaToolchains, root: Path = ROOT) -> BuildRecipe:
 
 def runtime_files(major: int) -> tuple[str, ...]:
     """Return the names of the libraries that replace those of this major version of CUDA."""
-    return f"libcudart.so.{major}", "libcuda.so.1", "libnvidia-ml.so.1", f"libcupti.so.{major}", "libnccl.so.2"
+    return (
+        f"libcudart.so.{major}",
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        f"libcupti.so.{major}",
+        "libnccl.so.2",
+        f"libnvrtc.so.{major}",
+    )
 
 
 # Loads the simulated CUDA into a process: makes the environment for it, and checks the result.
@@ -106,6 +124,7 @@ def simcuda_environment(built: SimcudaLibraries, environ: Mapping[str, str]) -> 
         _TORCH_AUTOLOAD: "1",
         _TORCH_WITHOUT_JIT: "1",
         _TRITON_DRIVER: str(built.folder),
+        **toolkit.toolkit_environment(built.toolkit, built.major, environ),
     }
 
 

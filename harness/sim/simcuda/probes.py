@@ -132,13 +132,27 @@ def _compiled() -> None:
     torch.testing.assert_close(torch.compile(plain)(x), plain(x))
 
 
+def _compile_kernel(body: str) -> torch.Tensor:
+    x = torch.zeros(64, device="cuda")
+    kernel = torch.cuda._compile_kernel(f'extern "C" __global__ void probe(float* x) {{ {body} }}', "probe")
+    kernel((1, 1, 1), (64, 1, 1), (x,))
+    return x
+
+
 def _nvrtc() -> None:
-    torch.cuda._compile_kernel('extern "C" __global__ void one(float* x) { x[0] = 1; }', "one")
+    x = _compile_kernel(
+        "__shared__ float s[64]; s[threadIdx.x] = threadIdx.x; __syncthreads(); x[threadIdx.x] = s[63 - threadIdx.x];"
+    )
+    assert x.tolist() == list(range(63, -1, -1))
+
+
+def _assembly() -> None:
+    _compile_kernel('unsigned y; asm("bfind.u32 %0, %1;" : "=r"(y) : "r"(threadIdx.x)); x[threadIdx.x] = y;')
 
 
 def _jiterator() -> None:
-    double = torch.cuda.jiterator._create_jit_fn("template <typename T> T two(T x) { return x * 2; }")
-    double(torch.ones(4, device="cuda"))
+    twice = torch.cuda.jiterator._create_jit_fn("template <typename T> T two(T x) { return x * 2; }")
+    assert twice(torch.ones(4, device="cuda")).tolist() == [2.0] * 4
 
 
 def _triton() -> None:
@@ -154,7 +168,6 @@ def _triton() -> None:
     assert value.item() == 1
 
 
-_CODE = "it is code for a GPU, which nothing here can run"
 PROBES = (
     Probe("operators and autograd", _operators),
     Probe("streams and events", _streams),
@@ -169,8 +182,9 @@ PROBES = (
     Probe("TorchScript", _script),
     Probe("torch.compile (Inductor, by the C++ compiler)", _compiled),
     Probe("kernels of Triton, by its interpreter", _triton),
-    Probe("kernels compiled at run time (NVRTC)", _nvrtc, _CODE),
-    Probe("torch.cuda.jiterator", _jiterator, _CODE),
+    Probe("kernels compiled at run time (NVRTC), by the C++ compiler", _nvrtc),
+    Probe("torch.cuda.jiterator", _jiterator),
+    Probe("inline PTX in a kernel", _assembly, "it is code for a GPU, and no C++"),
 )
 
 

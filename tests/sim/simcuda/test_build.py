@@ -30,6 +30,7 @@ def test_the_libraries_have_the_names_of_cudas_own(major: int) -> None:
         "libnvidia-ml.so.1",
         f"libcupti.so.{major}",
         "libnccl.so.2",
+        f"libnvrtc.so.{major}",
         "libsimcuda_operators.so",
     )
 

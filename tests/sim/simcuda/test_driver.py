@@ -215,7 +215,7 @@ def test_each_function_has_its_newest_signature() -> None:
 _REFUSED = """
 retain()
 for _ in range(2):
-    expect(801, "cuModuleLoadData", None, None)
+    expect(801, "cuLinkCreate_v2", 0, None, None, None)
 expect(801, "cuGetExportTable", None, None)
 """
 
@@ -247,7 +247,7 @@ def test_what_is_refused_is_named_once(environ: dict[str, str]) -> None:
     done = run_python(_BEGIN + _REFUSED, environ)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [
-        "Simulated CUDA: cuModuleLoadData is refused (CUDA_ERROR_NOT_SUPPORTED): it needs a GPU",
+        "Simulated CUDA: cuLinkCreate_v2 is refused (CUDA_ERROR_NOT_SUPPORTED): it needs a GPU",
         "Simulated CUDA: cuGetExportTable is refused (CUDA_ERROR_NOT_SUPPORTED): programs that have CUDA's runtime "
         "linked in cannot run, such as CuPy and cuda.bindings.runtime",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from tests.sim.simcuda.fake_runtime import fake_runtime, run_python
 pytestmark = pytest.mark.acceptance
 
 _ROOT = Path(__file__).parents[3]
-BUILT = SimcudaLibraries(Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"))
+BUILT = SimcudaLibraries(
+    Path("/c"), (Path("/c/libcudart.so.13"), Path("/c/libcuda.so.1")), Path("/c/operators.so"), 13, Path("/kit")
+)
 
 
 def test_the_entry_point_loads_the_module() -> None:
@@ -74,10 +77,20 @@ def test_operators_that_torch_does_not_take_are_an_error(tmp_path: Path) -> None
         ({"LD_PRELOAD": "/x/jemalloc.so"}, "/c/libcudart.so.13:/c/libcuda.so.1:/x/jemalloc.so"),
     ],
 )
-def test_what_a_process_is_started_with(outer: dict[str, str], preload: str) -> None:
+def test_what_a_process_is_started_with(
+    outer: dict[str, str], preload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvrtc = tmp_path / "nvidia" / "cu13" / "lib" / "libnvrtc.so.13"
+    nvrtc.parent.mkdir(parents=True)
+    nvrtc.touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert build.simcuda_environment(BUILT, outer) == {
+        "CUDA_HOME": "/kit",
         "LD_PRELOAD": preload,
+        "PYTORCH_KERNEL_CACHE_PATH": "/kit/torch",
+        "SIMCUDA_NVRTC": str(nvrtc),
         "SIMCUDA_OPERATORS": "/c/operators.so",
+        "SIMCUDA_TOOLKIT": "/kit",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
         "TORCH_DISABLE_NATIVE_JIT": "1",
         "TRITON_LIBCUDA_PATH": "/c",

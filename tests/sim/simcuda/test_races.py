@@ -34,7 +34,7 @@ _ALL = """
 import importlib.util
 import json
 import os
-from tests.sim.simcuda import race_kernels, race_programs, race_streams
+from tests.sim.simcuda import nvrtc_races, race_kernels, race_programs, race_streams
 if importlib.util.find_spec("triton"):
     from tests.sim.simcuda import triton_races
 print(json.dumps({name: kind for name, (kind, _) in race_programs.PROGRAMS.items()}))

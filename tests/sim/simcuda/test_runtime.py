@@ -19,6 +19,7 @@ _SOURCES = (
     "simcuda/csrc/include",
     "simcuda/csrc/runtime",
     "simcuda/csrc/runtime/tests",
+    "simcuda/csrc/simt",
     "softdevice/csrc/core",
     "softdevice/csrc/core/tests",
 )

@@ -30,7 +30,8 @@ std::mutex mutex;
 
 thread_local Device* working = nullptr;
 thread_local bool of_the_program = false;
-struct sigaction before;
+thread_local FaultExit* fault_exit = nullptr;
+struct sigaction before, before_bus, before_division;
 
 // After a return, the access is repeated and reads zeros: the work completes, and its device has failed.
 bool served(const siginfo_t& info, bool write) {
@@ -62,23 +63,58 @@ bool is_write(const void* context) {
 #endif
 }
 
-void on_fault(int, siginfo_t* info, void* context) {
+}  // namespace
+
+bool leave_by_exit(int signal, void* context) {
+  char* const top = fault_exit != nullptr ? fault_exit->stack_() : nullptr;
+  if (top == nullptr) return false;
+#if defined(__x86_64__)
+  auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  registers[REG_RDI] = signal;
+  registers[REG_RSP] = reinterpret_cast<greg_t>(top) - 8;  // as after a call
+  registers[REG_RIP] = reinterpret_cast<greg_t>(fault_exit->function_);
+  return true;
+#else
+  return false;
+#endif
+}
+
+namespace {
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  if (signal == SIGSEGV && served(*info, is_write(context))) return;
+  if (leave_by_exit(signal, context)) return;
   // For any other fault, restores the previous handler, which the repeated access then reaches.
-  if (!served(*info, is_write(context))) sigaction(SIGSEGV, &before, nullptr);
+  sigaction(signal, signal == SIGSEGV ? &before : signal == SIGBUS ? &before_bus : &before_division, nullptr);
+}
+
+void handle(int signal, struct sigaction& previous) {
+  struct sigaction action{};
+  action.sa_sigaction = &on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigemptyset(&action.sa_mask);
+  sigaction(signal, &action, &previous);
 }
 
 void install() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    struct sigaction action{};
-    action.sa_sigaction = &on_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGSEGV, &action, &before);
-  });
+  std::call_once(once, [] { handle(SIGSEGV, before); });
 }
 
 }  // namespace
+
+FaultExit::FaultExit(void (*function)(int), char* (*stack)())
+    : function_(function), stack_(stack), before_(fault_exit) {
+  install();
+  static std::once_flag once;
+  std::call_once(once, [] {
+    handle(SIGBUS, before_bus);
+    handle(SIGFPE, before_division);
+  });
+  fault_exit = this;
+}
+
+FaultExit::~FaultExit() { fault_exit = before_; }
 
 void watch_accesses(char* base, std::size_t size, Device& owner) {
   install();

@@ -17,6 +17,23 @@ void own_accesses(char* base, Device& owner);
 // Marks the calling thread as one of the program's.
 void note_host_thread() noexcept;
 
+// While it exists, a signal of the calling thread that would end the process (an access that nothing above serves, a
+// division by zero) makes the thread call `function` with the signal's number, on the stack that `stack` returns.
+// `function` must not return. Without a stack, the process ends.
+class FaultExit {
+ public:
+  FaultExit(void (*function)(int), char* (*stack)());
+  ~FaultExit();
+  FaultExit(const FaultExit&) = delete;
+  FaultExit& operator=(const FaultExit&) = delete;
+
+ private:
+  friend bool leave_by_exit(int signal, void* context);
+  void (*const function_)(int);
+  char* (*const stack_)();
+  FaultExit* const before_;
+};
+
 // While it exists, the calling thread runs work of the device.
 class WorkScope {
  public:

@@ -105,9 +105,9 @@ cudaError_t submit(Stream& stream, Operation operation) {
   }
   if (operation.type == cudaGraphNodeTypeKernel) ledger::count_kernel(device.number);
   const races::Accessor accessor{operation.origin, device.index, stream.id()};
+  if (operation.type == cudaGraphNodeTypeKernel && operation.unknown) races::assume_all_written();
   auto conflicts = races::access(stream.timeline(), operation.accesses, std::move(operation.origin));
   if (operation.type == cudaGraphNodeTypeKernel) {
-    if (operation.unknown) races::assume_all_written();
     const cudaError_t refused = refused_accesses(device, operation.accesses, accessor, conflicts);
     if (refused != cudaSuccess) operation.work = [&device, refused] { device.fail(refused, "SIMCUDA_CHECK=memory"); };
   }

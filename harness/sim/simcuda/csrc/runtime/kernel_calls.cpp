@@ -98,12 +98,13 @@ SIMCUDA_EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config,
 SIMCUDA_EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   SIMCUDA_CALL(device, {
     check(attributes != nullptr);
-    kernel_name(function);
+    const KernelLimits limits = kernel_limits(function);
     *attributes = {};
-    attributes->maxThreadsPerBlock = static_cast<int>(most_threads);
-    attributes->numRegs = 32;
+    attributes->maxThreadsPerBlock = static_cast<int>(limits.threads);
+    attributes->numRegs = static_cast<int>(limits.registers);
+    attributes->sharedSizeBytes = limits.static_shared;
     attributes->ptxVersion = attributes->binaryVersion = 90;
-    attributes->maxDynamicSharedSizeBytes = 49152;
+    attributes->maxDynamicSharedSizeBytes = static_cast<int>(limits.dynamic_shared);
     attributes->preferredShmemCarveout = -1;
   });
 }
@@ -112,7 +113,10 @@ SIMCUDA_EXPORT cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAt
   SIMCUDA_CALL(device, {
     kernel_name(function);
     check(attribute >= cudaFuncAttributeMaxDynamicSharedMemorySize && attribute < cudaFuncAttributeMax);
-    check(attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || (value >= 0 && value <= 232448));
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+      check(value >= 0);
+      set_most_dynamic_shared(function, static_cast<unsigned>(value));
+    }
   });
 }
 

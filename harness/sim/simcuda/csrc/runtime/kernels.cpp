@@ -3,16 +3,22 @@
 #include <cxxabi.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "../simt/block.h"
+#include "../simt/grid.h"
 #include "allocations.h"
 #include "conditions.h"
 #include "device.h"
@@ -36,6 +42,16 @@ struct VariableEntry {
   std::map<int, void*> addresses;  // by device
 };
 
+// A kernel whose code was compiled for the host.
+struct Compiled {
+  const SimcudaKernel* kernel;
+  const std::string* name;
+  KernelLimits limits;
+  unsigned most_shared;  // static and dynamic, for each block
+};
+
+constexpr unsigned shared_by_default = 48 << 10, shared_at_most = 227 << 10;
+
 struct Registry {
   std::mutex mutex;
   std::vector<Registered> noted;
@@ -43,6 +59,8 @@ struct Registry {
   std::unordered_map<const void*, const char*> names;
   std::unordered_map<const void*, std::string> demangled;
   std::unordered_map<const void*, VariableEntry> variables;
+  std::unordered_map<const void*, Compiled> compiled;
+  std::set<std::string> kept_names;  // of compiled kernels; records of launches refer to them
   std::set<std::string> reported;
 };
 
@@ -85,9 +103,99 @@ constexpr Simulated simulated[] = {
      set_conditional_handle},
 };
 
+std::string demangle(const char* name) {
+  int status = 0;
+  char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string demangled = text ? text : name;
+  std::free(text);
+  return demangled;
+}
+
+std::optional<Compiled> find_compiled(const void* function) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.compiled.find(function);
+  if (found == all.compiled.end()) return std::nullopt;
+  return found->second;
+}
+
+void set_params(Operation& operation, const void* function, dim3 grid, dim3 block, std::size_t shared) {
+  operation.params.kernel.func = const_cast<void*>(function);
+  operation.params.kernel.gridDim = grid;
+  operation.params.kernel.blockDim = block;
+  operation.params.kernel.sharedMemBytes = static_cast<unsigned>(shared);
+}
+
+// Copies of the arguments of one launch.
+struct Arguments {
+  explicit Arguments(const SimcudaKernel& kernel, void** values) {
+    std::size_t bytes = 0;
+    std::vector<std::size_t> places;
+    for (unsigned i = 0; i < kernel.count; ++i) {
+      const auto [size, alignment, written] = kernel.parameters[i];
+      bytes = (bytes + alignment - 1) / alignment * alignment;
+      places.push_back(bytes);
+      bytes += size;
+    }
+    memory = std::make_unique<std::max_align_t[]>(bytes / sizeof(std::max_align_t) + 1);
+    for (unsigned i = 0; i < kernel.count; ++i) {
+      pointers.push_back(reinterpret_cast<char*>(memory.get()) + places[i]);
+      std::memcpy(pointers.back(), values[i], kernel.parameters[i].size);
+    }
+  }
+
+  std::unique_ptr<std::max_align_t[]> memory;
+  std::vector<void*> pointers;
+};
+
+// Which memory a kernel uses is not known. It is taken to use the first byte of each tensor whose address is among its
+// arguments: two kernels that use two parts of one tensor are no race.
+std::vector<races::Access> accesses_of(const SimcudaKernel& kernel, const Arguments& arguments) {
+  std::vector<races::Access> accesses;
+  if (!races::checks_order()) return accesses;
+  for (unsigned i = 0; i < kernel.count; ++i) {
+    const SimcudaParameter& parameter = kernel.parameters[i];
+    for (unsigned word = 0; word < 64 && (word + 1) * sizeof(void*) <= parameter.size; ++word) {
+      const void* address = nullptr;
+      std::memcpy(&address, static_cast<const char*>(arguments.pointers[i]) + word * sizeof address, sizeof address);
+      if (races::in_block(address)) accesses.push_back({address, 1, (parameter.written >> word & 1) != 0});
+    }
+  }
+  return accesses;
+}
+
+Operation compiled_operation(const Compiled& compiled, dim3 grid, dim3 block, std::size_t shared, void** values) {
+  const SimcudaKernel& kernel = *compiled.kernel;
+  const KernelLimits& limits = compiled.limits;
+  if (kernel.refusal != nullptr) {
+    std::fprintf(stderr, "Simulated CUDA: the kernel %s is refused (cudaErrorNotSupported): %s\n",
+                 compiled.name->c_str(), kernel.refusal);
+    throw Error(cudaErrorNotSupported);
+  }
+  check(block.x * block.y * block.z <= limits.threads, cudaErrorLaunchOutOfResources);
+  check(limits.static_shared + shared <= compiled.most_shared);
+  check(kernel.count == 0 || values != nullptr);
+  auto arguments = std::make_shared<Arguments>(kernel, values);
+  Operation operation;
+  operation.name = compiled.name->c_str();
+  operation.unknown = true;
+  operation.accesses = accesses_of(kernel, *arguments);
+  Device& device = current_device();
+  operation.work = [&kernel, arguments, grid, block, &device, name = compiled.name] {
+    try {
+      simt::run_grid(kernel, grid, block, arguments->pointers.data(),
+                     [&device] { return device.error() != cudaSuccess || pool().abandoned(); });
+    } catch (const simt::KernelEnded& ended) {
+      device.fail(ended.error, ("kernel " + *name + ": " + ended.why).c_str());
+    }
+  };
+  return operation;
+}
+
 }  // namespace
 
 const std::string& kernel_name(const void* function) {
+  if (const auto compiled = find_compiled(function)) return *compiled->name;
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   if (const auto known = all.demangled.find(function); known != all.demangled.end()) return known->second;
@@ -96,26 +204,48 @@ const std::string& kernel_name(const void* function) {
   }
   const auto found = all.names.find(function);
   check(found != all.names.end(), cudaErrorInvalidDeviceFunction);
-  int status = 0;
-  char* const text = abi::__cxa_demangle(found->second, nullptr, nullptr, &status);
-  std::string name = text ? text : found->second;
-  std::free(text);
-  return all.demangled[function] = std::move(name);
+  return all.demangled[function] = demangle(found->second);
+}
+
+KernelLimits kernel_limits(const void* function) {
+  if (const auto compiled = find_compiled(function)) {
+    KernelLimits limits = compiled->limits;
+    limits.dynamic_shared = compiled->most_shared - limits.static_shared;
+    return limits;
+  }
+  kernel_name(function);
+  KernelLimits limits;
+  limits.dynamic_shared = shared_by_default;
+  return limits;
+}
+
+void set_most_dynamic_shared(const void* function, unsigned bytes) {
+  kernel_name(function);
+  check(bytes <= shared_at_most);
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.compiled.find(function);
+  if (found == all.compiled.end()) return;
+  const unsigned own = found->second.limits.static_shared;
+  check(own + bytes <= shared_at_most);
+  found->second.most_shared = std::max(own + bytes, shared_by_default);
 }
 
 std::optional<Operation> kernel_operation(const void* function, dim3 grid, dim3 block, std::size_t shared,
                                           void** arguments) {
   const std::string& name = kernel_name(function);
   count("kernel", name);
+  if (const auto compiled = find_compiled(function)) {
+    Operation operation = compiled_operation(*compiled, grid, block, shared, arguments);
+    set_params(operation, function, grid, block, shared);
+    return operation;
+  }
   for (const Simulated& one : simulated) {
     if (name.find(one.part) == std::string::npos) continue;
     Operation operation;
     operation.name = one.name;
     operation.work = one.maker(arguments);
-    operation.params.kernel.func = const_cast<void*>(function);
-    operation.params.kernel.gridDim = grid;
-    operation.params.kernel.blockDim = block;
-    operation.params.kernel.sharedMemBytes = static_cast<unsigned>(shared);
+    set_params(operation, function, grid, block, shared);
     return operation;
   }
   Registry& all = registry();
@@ -162,3 +292,31 @@ void note_variable(const void* symbol, std::size_t size) {
 }
 
 }  // namespace simcuda
+
+using namespace simcuda;
+
+#define DEVICE_CODE_API extern "C" __attribute__((visibility("default")))
+
+DEVICE_CODE_API void simcudaAddKernel(const void* handle, const SimcudaKernel* kernel) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  Compiled& compiled = all.compiled[handle];
+  compiled.kernel = kernel;
+  compiled.name = &*all.kept_names.insert(demangle(kernel->name)).first;
+  compiled.limits.threads = kernel->max_threads;
+  compiled.limits.registers = kernel->registers;
+  compiled.limits.static_shared = kernel->shared;
+  compiled.most_shared = std::max(shared_by_default, kernel->shared);
+}
+
+DEVICE_CODE_API void simcudaAddVariable(void* address, unsigned long long size) {
+  try {
+    Allocation allocation;
+    allocation.base = static_cast<char*>(address);
+    allocation.size = size;
+    allocation.kind = Allocation::Kind::variable;
+    allocation.device = &current_device();
+    add_allocation(std::move(allocation));
+  } catch (const Error&) {  // it is known already
+  }
+}

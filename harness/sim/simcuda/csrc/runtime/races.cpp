@@ -203,6 +203,12 @@ void assume_all_written() {
   state().history.assume_all_written();
 }
 
+bool in_block(const void* address) {
+  const std::lock_guard lock(state().mutex);
+  const Block* const block = state().history.block_of(address);
+  return block != nullptr && !block->freed;
+}
+
 void remember_blocks(std::vector<Access>& accesses) {
   if (!enabled()) return;
   const std::lock_guard lock(state().mutex);

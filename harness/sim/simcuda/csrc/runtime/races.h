@@ -50,6 +50,9 @@ void forget(const void* address, std::size_t bytes);    // memory is allocated, 
 // has given to tensors so far counts as written.
 void assume_all_written();
 
+// Whether the allocator has given the memory at this address to a tensor.
+bool in_block(const void* address);
+
 // Remembers in the accesses of a node which blocks its graph was captured with.
 void remember_blocks(std::vector<Access>& accesses);
 

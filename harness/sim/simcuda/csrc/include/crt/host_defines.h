@@ -2,6 +2,8 @@
 // the compiler's package, which no build of torch installs.
 #pragma once
 
+#if !defined(__CUDACC_RTC__)  // NVRTC has its own
+
 #define __no_return__ __attribute__((noreturn))
 #define __forceinline__ __inline__ __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
@@ -25,3 +27,5 @@
 #define __device_builtin_surface_type__
 #define __cudart_builtin__
 #define __specialization_static
+
+#endif

@@ -1,0 +1,16 @@
+// Runs the blocks of a kernel, one after the other, in the calling thread.
+#pragma once
+
+#include <driver_types.h>
+#include <simcuda_device.h>
+#include <vector_types.h>
+
+#include <functional>
+
+namespace simcuda::simt {
+
+// `failed`: whether the device has failed, so that the rest need not run. Throws KernelEnded.
+void run_grid(const SimcudaKernel& kernel, dim3 grid, dim3 block, void** arguments,
+              const std::function<bool()>& failed);
+
+}  // namespace simcuda::simt
