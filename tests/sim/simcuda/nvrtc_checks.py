@@ -324,6 +324,7 @@ def check_names() -> None:
     __global__ void overloaded(int* out, float) { *out = 20; }
     __global__ void overloaded(int* out, int) { *out = 21; }
     static __global__ void internal(int* out) { *out = 30; }
+    extern "C" __global__ void f(int* out) { *out = 40; }  // also the mangled name of the type float
     """
     expressions = ("outer::hidden", "&outer::shown<true, 5>", "outer::shown<false, 2 + 2>", "internal")
     program = Program(source, *expressions)
@@ -336,11 +337,13 @@ def check_names() -> None:
     found.append(out.item())
     launch(function(module, b"_Z10overloadedPii"), (1,), (1,), address(out), ctypes.c_int())
     found.append(out.item())
-    assert found == [1, 5, -4, 30, 11, 20, 21]
+    launch(function(module, b"f"), (1,), (1,), address(out))
+    found.append(out.item())
+    assert found == [1, 5, -4, 30, 11, 20, 21, 40]
     expect(NOT_FOUND, "cuModuleGetFunction", ctypes.byref(ctypes.c_void_p()), module, b"nothing")
     count = ctypes.c_uint()
     expect(0, "cuModuleGetFunctionCount", ctypes.byref(count), module)
-    assert count.value == 7
+    assert count.value == 8
 
 
 def check_variables_of_a_module() -> None:
@@ -573,17 +576,17 @@ def check_errors_of_the_compiler_are_nvidias() -> None:
 
 def check_what_cannot_run_is_refused_at_the_launch() -> None:
     source = """
-    extern "C" __global__ void assembly(unsigned* x) { asm volatile("bfind.u32 %0, %1;" : "=r"(x[0]) : "r"(x[1])); }
+    extern "C" __global__ void t(unsigned* x) { asm volatile("bfind.u32 %0, %1;" : "=r"(x[0]) : "r"(x[1])); }
     extern "C" __global__ void known(unsigned* x) { asm("mov.u32 %0, %laneid;" : "=r"(x[threadIdx.x])); }
     """
     module, x = load(Program(source).image()), torch.zeros(32, dtype=torch.int32, device="cuda")
     launch(function(module, b"known"), (1,), (32,), address(x))
     assert x.tolist() == list(range(32))
     with standard_error() as read:
-        launch(function(module, b"assembly"), (1,), (1,), address(x), wanted=NOT_SUPPORTED)
+        launch(function(module, b"t"), (1,), (1,), address(x), wanted=NOT_SUPPORTED)
         said = read()
     assert said.count("\n") == 1
-    assert "the kernel assembly is refused (cudaErrorNotSupported): inline PTX is not supported: bfind.u32" in said
+    assert "the kernel t is refused (cudaErrorNotSupported): inline PTX is not supported: bfind.u32" in said
     cuda.synchronize()  # the device has not failed
 
 

@@ -270,6 +270,8 @@ def _begin_of_parameters(name: str) -> int:
 
 
 def _demangle(name: str) -> str:
+    if not name.startswith("_Z"):  # names of types are demangled too: `f` is float
+        return name
     demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     demangle.restype = ctypes.c_void_p
     status = ctypes.c_int()

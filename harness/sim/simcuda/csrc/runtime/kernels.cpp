@@ -105,6 +105,7 @@ constexpr Simulated simulated[] = {
 
 std::string demangle(const char* name) {
   int status = 0;
+  if (std::strncmp(name, "_Z", 2) != 0) return name;  // names of types are demangled too: `f` is float
   char* const text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
   std::string demangled = text ? text : name;
   std::free(text);
