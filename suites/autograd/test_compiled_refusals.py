@@ -214,8 +214,8 @@ def _compiled_contexts() -> list[Any]:
 def settings_restored(device: torch.device) -> Iterator[None]:
     """Restore what a context sets, which it may have left so."""
     kind = device.type
-    nesting = torch.autocast_increment_nesting()
-    torch.autocast_decrement_nesting()
+    torch.autocast_increment_nesting()
+    nesting = torch.autocast_decrement_nesting()
     enabled, dtype, cached = (
         torch.is_autocast_enabled(kind),
         torch.get_autocast_dtype(kind),

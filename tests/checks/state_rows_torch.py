@@ -45,6 +45,11 @@ def enter_rows() -> None:
     def autocast_cache() -> None:
         torch.set_autocast_cache_enabled(False)
 
+    @contaminates("did not restore the nesting depth of autocast (now 2, was 0)")
+    def autocast_depth() -> None:
+        torch.autocast_increment_nesting()
+        torch.autocast_increment_nesting()
+
     @contaminates("did not restore the default dtype (now torch.float64, was torch.float32)")
     def default_dtype() -> None:
         torch.set_default_dtype(torch.float64)

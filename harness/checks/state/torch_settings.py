@@ -4,7 +4,7 @@ The tables of this module have all names of torch that the checks use, including
 
 Nothing here imports torch or initialises a device: a library that is not imported, or a device that is not initialised,
 has no state. A name that this release of torch lacks is left out; `missing_torch_names` returns these names. No release
-provides the callbacks of RecordFunction, observers added to it from C++, and the nesting depth of autocast.
+provides the callbacks of RecordFunction, and observers added to it from C++.
 """
 
 from __future__ import annotations
@@ -255,12 +255,30 @@ def _precision_rows(torch: Any) -> list[StateRow]:
 
 
 def _autocast_rows(torch: Any) -> list[StateRow]:
-    bind, rows = functools.partial, []
+    bind = functools.partial
+    depth = bind(_autocast_depth, torch), bind(_set_autocast_depth, torch)
+    rows = [StateRow("the nesting depth of autocast", *depth, 0)]
     for kind in _AUTOCAST:
         switch = bind(torch.is_autocast_enabled, kind), bind(torch.set_autocast_enabled, kind)
         dtype = bind(torch.get_autocast_dtype, kind), bind(torch.set_autocast_dtype, kind)
         rows += [StateRow(f"autocast on {kind}", *switch, False), StateRow(f"the dtype of autocast on {kind}", *dtype)]
     return rows
+
+
+def _autocast_depth(torch: Any) -> int:
+    """Return how many regions of autocast the thread is in. Only leaving the outermost one drops converted weights."""
+    torch.autocast_increment_nesting()
+    depth: int = torch.autocast_decrement_nesting()
+    return depth
+
+
+def _set_autocast_depth(torch: Any, wanted: int) -> None:
+    depth = _autocast_depth(torch)
+    for _ in range(depth, wanted):
+        torch.autocast_increment_nesting()
+    for _ in range(wanted, depth):
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
 
 
 def _hook_rows() -> list[StateRow]:
