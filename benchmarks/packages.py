@@ -219,10 +219,10 @@ def _named(case: str) -> str:
 def _pytest(python: Path, package: Package, source: Path, more: Sequence[str]) -> None:
     command = [str(python), "-m", "pytest", *package.tests, "-q", "-p", "no:cacheprovider", *package.arguments, *more]
     if not package.archived:  # the names of tests then have the file, for plain pytest as well
-        script = "import sysconfig; print(sysconfig.get_path(sys.argv[1]))".replace("import ", "import sys, ", 1)
-        of = "purelib" if package.needs else "stdlib"
-        place = subprocess.run([str(python), "-c", script, of], capture_output=True, text=True, check=True)
-        command.append(f"--rootdir={place.stdout.strip()}")
+        script = "import importlib.util, sys; print(importlib.util.find_spec(sys.argv[1]).origin)"
+        name = package.tests[0].partition(".")[0]
+        place = subprocess.run([str(python), "-c", script, name], capture_output=True, text=True, check=True)
+        command.append(f"--rootdir={Path(place.stdout.strip()).parents[1]}")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HARNESS_", "PYTEST_"))}
     environment.pop("PYTHONPATH", None)
     if package.sources is not None:
