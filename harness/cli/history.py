@@ -32,7 +32,7 @@ class KeepError(HarnessError):
 
 
 app = typer.Typer(
-    help=("Keep runs over nights in a database, and report what changed. The database is --db, or HARNESS_HISTORY."),
+    help="Keep runs over nights in a database, and report what changed. The database is --db, or HARNESS_HISTORY.",
     no_args_is_help=True,
 )
 

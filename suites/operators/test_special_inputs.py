@@ -28,7 +28,8 @@ def _with_a_row(x: torch.Tensor) -> torch.Tensor:
 
 
 def _far_from_zero(x: torch.Tensor) -> torch.Tensor:
-    return x / x.nan_to_num().abs().amax().clamp(min=1) + 37
+    finite = x.nan_to_num(0.0, 0.0, 0.0)
+    return finite / finite.abs().amax().clamp(min=1) + 37
 
 
 CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
