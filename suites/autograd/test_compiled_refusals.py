@@ -79,6 +79,8 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
+NEEDS_INDUCTOR = pytest.mark.requires(cpp_compiler=True, inductor=True)
+
 #: Programs for which Inductor compiles code in C++, which takes seconds, and which others stand for.
 SELDOM = {"transpose", "view", "sigmoid", "softmax", "tanh_of_mm", "weight_of_mm"}
 
@@ -89,8 +91,7 @@ def _compiled_programs() -> list[Any]:
         for backend in BACK_ENDS:
             marks = [program.mark] if backend in program.wrong else []
             if backend == "inductor":
-                marks.append(pytest.mark.requires(cpp_compiler=True, inductor=True))
-                marks += [pytest.mark.extended] if name in SELDOM else []
+                marks += [NEEDS_INDUCTOR, *([pytest.mark.extended] if name in SELDOM else [])]
             parameters.append(pytest.param(backend, name, marks=marks))
     return parameters
 
@@ -203,11 +204,13 @@ def _compiled_contexts() -> list[Any]:
         strict=True,
         reason=f"contexts are calls in a row of the graph, which an exception ends: {ISSUE}195488",
     )
-    return [
-        pytest.param(backend, name, marks=[*context.marks, *([stays] if backend in context.stays else [])])
-        for name, context in CONTEXTS.items()
-        for backend in BACK_ENDS
-    ]
+    parameters = []
+    for name, context in CONTEXTS.items():
+        for backend in BACK_ENDS:
+            marks = [*context.marks, *([stays] if backend in context.stays else [])]
+            marks += [NEEDS_INDUCTOR] if backend == "inductor" else []
+            parameters.append(pytest.param(backend, name, marks=marks))
+    return parameters
 
 
 @pytest.fixture
