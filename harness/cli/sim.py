@@ -31,6 +31,14 @@ class Check(StrEnum):
     MEMORY = "memory"
 
 
+class Order(StrEnum):
+    """When work begins that may begin."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    REVERSED = "reversed"
+
+
 class EnvironmentFormat(StrEnum):
     """The form in which `env` prints the variables."""
 
@@ -90,6 +98,17 @@ def run(
             "repeated.",
         ),
     ] = None,
+    order: Annotated[
+        Order | None,
+        typer.Option(
+            "--order",
+            help="Begin work at another time that CUDA permits, so that a missing wait has its effect. earliest: each "
+            "launch returns when its work is done, if that can begin. latest: work begins once the program waits for "
+            "it. reversed: as latest, and the newest stream first where several are waited for. Default: as soon as "
+            "possible.",
+            show_default=False,
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -121,7 +140,7 @@ def run(
         raise HarnessError("--report has the findings of --check races and --check memory: give one of them, too")
     if report is not None and not report.absolute().parent.is_dir():
         raise HarnessError(f"--report={str(report)!r}: expected a file in a folder that exists")
-    environ = _environment(devices, memory, inject)
+    environ = {**_environment(devices, memory, inject), **({programs.ORDER: order.value} if order else {})}
     if quiet:
         raise typer.Exit(programs.replace_process(program, environ))
     wanted = programs.Watch(leaks=Check.LEAKS in checks, checks=of_work, report=report)

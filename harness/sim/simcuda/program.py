@@ -102,6 +102,8 @@ _PASSED_ON = (
     signal.SIGTSTP,
     signal.SIGWINCH,
 )
+#: The variable with the order in which work begins (``csrc/runtime/process.cpp``).
+ORDER = "SIMCUDA_ORDER"
 _NOT_FOUND, _NOT_EXECUTABLE, _BY_SIGNAL = 127, 126, 128  # statuses of a shell
 #: What each check of work has not found, in the line at the end.
 _NOTHING = {"races": "races", "memory": "wrong use of memory"}

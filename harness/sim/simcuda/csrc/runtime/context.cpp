@@ -114,6 +114,7 @@ void Context::drain() {
   for (const auto& queue : queues()) {
     if (auto mark = queue->fence()) marks.push_back(std::move(mark));
   }
+  if (pool().order() == work::Order::reversed) std::reverse(marks.begin(), marks.end());
   for (const auto& mark : marks) mark->wait();
   races::learn(device_.index);
 }

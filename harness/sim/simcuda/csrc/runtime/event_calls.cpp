@@ -201,7 +201,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventQuery(cudaEvent_t handle) {
     forbid_unsafe("cudaEventQuery");
     describe_wait(*event);
     const auto mark = event->mark();
-    const bool done = event->page ? event->page->done() : mark == nullptr || mark->done();
+    const bool done = event->page ? event->page->done() : mark == nullptr || mark->poll();
     if (done) learn(*event);
     return done ? cudaSuccess : cudaErrorNotReady;
   });
@@ -234,7 +234,7 @@ SIMCUDA_EXPORT cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t
     }
     const auto first = from->mark(), second = to->mark();
     check(first != nullptr && second != nullptr, cudaErrorInvalidResourceHandle);
-    if (!first->done() || !second->done()) return cudaErrorNotReady;
+    if (!first->poll() || !second->poll()) return cudaErrorNotReady;
     *milliseconds = std::chrono::duration<float, std::milli>(second->time() - first->time()).count();
     return cudaSuccess;
   });

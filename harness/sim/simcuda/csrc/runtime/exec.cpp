@@ -50,7 +50,7 @@ std::vector<std::size_t> Exec::append(Program& program, const Graph& graph, cons
                                       const std::vector<std::size_t>& entry) const {
   std::map<const Node*, std::vector<std::size_t>> ends;  // the last steps of each node
   std::set<const Node*> needed;
-  for (const Node* const node : graph.sorted()) {
+  for (const Node* const node : graph.sorted(pool().order() == work::Order::reversed)) {
     const unsigned long long number = child ? *child : node->id;
     std::vector<std::size_t> needs = node->needs.empty() ? entry : std::vector<std::size_t>();
     for (const Node* const need : node->needs) {

@@ -1,8 +1,13 @@
 #include "graph.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <set>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "error.h"
 #include "handles.h"
@@ -115,26 +120,27 @@ std::shared_ptr<Graph> Graph::clone() const {
   return copy;
 }
 
-std::vector<Node*> Graph::sorted() const {
+std::vector<Node*> Graph::sorted(bool newest_first) const {
   const std::lock_guard lock(graphs_mutex());
-  // Nodes are usually added after their dependencies; then this keeps their order.
-  std::vector<Node*> order;
-  std::unordered_set<const Node*> placed;
-  std::vector<Node*> open;
-  for (const auto& node : nodes) open.push_back(node.get());
-  while (!open.empty()) {
-    std::vector<Node*> left;
-    for (Node* const node : open) {
-      if (std::all_of(node->needs.begin(), node->needs.end(), [&](const Node* one) { return placed.contains(one); })) {
-        placed.insert(node);
-        order.push_back(node);
-      } else {
-        left.push_back(node);
-      }
-    }
-    check(left.size() < open.size());
-    open.swap(left);
+  std::unordered_map<const Node*, std::size_t> missing;
+  std::unordered_map<const Node*, std::vector<std::size_t>> followers;
+  std::set<std::size_t> free;  // places of the nodes that may come next
+  for (std::size_t place = 0; place < nodes.size(); ++place) {
+    const auto& needs = nodes[place]->needs;
+    if (needs.empty()) free.insert(place);
+    missing[nodes[place].get()] = needs.size();
+    for (const Node* const need : needs) followers[need].push_back(place);
   }
+  std::vector<Node*> order;
+  while (!free.empty()) {
+    const auto next = newest_first ? std::prev(free.end()) : free.begin();
+    order.push_back(nodes[*next].get());
+    free.erase(next);
+    for (const std::size_t place : followers[order.back()]) {
+      if (--missing[nodes[place].get()] == 0) free.insert(place);
+    }
+  }
+  check(order.size() == nodes.size());
   return order;
 }
 

@@ -75,8 +75,9 @@ struct Graph {
   void remove(Node& node);
   bool has(const Node* node) const;
   std::shared_ptr<Graph> clone() const;
-  // Returns the nodes in topological order. Throws Error(cudaErrorInvalidValue) for a cycle.
-  std::vector<Node*> sorted() const;
+  // Returns the nodes in topological order, the oldest first where several may come next, or the newest. Throws
+  // Error(cudaErrorInvalidValue) for a cycle.
+  std::vector<Node*> sorted(bool newest_first = false) const;
 };
 
 // Returns a node's number for observers, which is unique: the upper half is the graph's number, as in CUPTI.

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 #include "activity.h"
 
@@ -20,6 +22,19 @@ std::atomic<bool> forked_{false};
 std::atomic<bool> in_use_{false};
 thread_local int host_functions = 0;
 thread_local int driver_calls = 0;
+
+// The order of SIMCUDA_ORDER.
+work::Order wanted_order() {
+  const char* const value = std::getenv("SIMCUDA_ORDER");
+  if (value == nullptr) return work::Order::soon;
+  const std::string_view name = value;
+  if (name == "earliest") return work::Order::earliest;
+  if (name == "latest") return work::Order::latest;
+  if (name == "reversed") return work::Order::reversed;
+  std::fprintf(stderr, "simulated CUDA: SIMCUDA_ORDER=%s: expected earliest, latest or reversed; it is ignored\n",
+               value);
+  return work::Order::soon;
+}
 
 // Running work may use objects that the destructors of statics destroy, so it must end before they run. The wait is
 // limited, since a host function that waits for the exiting thread would never end.
@@ -53,7 +68,11 @@ void initialize() {
 }
 
 work::Pool& pool() {
-  static auto* const pool = new work::Pool("simcuda", threads);
+  static auto* const pool = [] {
+    auto* const made = new work::Pool("simcuda", threads);
+    made->set_order(wanted_order());
+    return made;
+  }();
   return *pool;
 }
 

@@ -64,6 +64,7 @@ void Stream::push(std::vector<Item> items) {
     for (const auto& queue : blocking) {
       if (auto mark = queue->fence()) all.push_back({std::move(mark), nullptr, nullptr});
     }
+    if (pool().order() == work::Order::reversed) std::reverse(all.begin(), all.end());
     // Only this list still refers to the queue of a destroyed stream.
     std::erase_if(blocking, [](const auto& queue) { return queue.use_count() == 1 && queue->idle(); });
     std::move(items.begin(), items.end(), std::back_inserter(all));
@@ -101,6 +102,16 @@ std::shared_ptr<Mark> Stream::mark(Work reached) {
     push(std::move(items));
   }
   return mark;
+}
+
+bool Stream::poll() {
+  if (idle()) return true;
+  if (legacy()) {
+    const std::lock_guard lock(order_.mutex);
+    for (const auto& queue : order_.blocking) queue->poll();
+  }
+  queue_->poll();
+  return false;
 }
 
 bool Stream::idle() {

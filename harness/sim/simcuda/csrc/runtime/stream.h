@@ -64,6 +64,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // Whether no work is left; for the legacy stream, also none in the blocking streams.
   bool idle();
+  bool poll();  // `idle`, for a host that asks: what is held back begins (work::Queue::poll)
   void drain() {
     mark()->wait();
     races::learn(timeline_);

@@ -79,7 +79,7 @@ SIMCUDA_EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
     check(found->device().error());
     forbid_captured(*found, "cudaStreamQuery");
     activity::describe_wait(SimcudaWait::stream, found->device().index, found->activity_id());
-    if (!found->idle()) return cudaErrorNotReady;
+    if (!found->poll()) return cudaErrorNotReady;
     races::learn(found->timeline());
     return cudaSuccess;
   });

@@ -34,7 +34,7 @@ bool Event::query() const {
   if (!mark) return true;
   if (mark->captured()) mark->refuse("asks for the state of an event that was recorded in a capture");
   forbid_while_capturing("an event's query");
-  return mark->done();
+  return mark->poll();
 }
 
 void Event::synchronize() const {

@@ -1,6 +1,7 @@
 #include "queue.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <limits>
@@ -41,8 +42,19 @@ void start_thread(void* (*begin)(void*), void* argument) {
 }  // namespace
 
 void Mark::wait() const {
+  demand();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return done(); });
+}
+
+bool Mark::poll() const {
+  if (done()) return true;
+  demand();
+  return false;
+}
+
+void Mark::demand() const {
+  if (const auto queue = queue_.lock()) queue->demand(place_);
 }
 
 void Mark::finish() {
@@ -66,24 +78,63 @@ bool Mark::park(const std::shared_ptr<Queue>& queue) {
 }
 
 void Queue::push(Item item) {
+  std::unique_lock lock(mutex_);
+  add(std::move(item));
+  begin(std::move(lock));
+}
+
+void Queue::push(std::vector<Item> items) {
+  if (items.empty()) return;
+  std::unique_lock lock(mutex_);
+  for (Item& item : items) add(std::move(item));
+  begin(std::move(lock));
+}
+
+void Queue::add(Item item) {
+  const std::uint64_t place = pushed_.fetch_add(1, std::memory_order_release) + 1;
+  if (item.mark && pool_.holds_back()) {
+    item.mark->queue_ = weak_from_this();
+    item.mark->place_ = place;
+  }
+  items_.push_back(std::move(item));
+}
+
+void Queue::begin(std::unique_lock<std::mutex> lock) {
+  if (pool_.holds_back()) {
+    const bool hold = !scheduled_ && !std::exchange(held_, true);
+    lock.unlock();
+    if (hold) pool_.hold(shared_from_this());
+    return;
+  }
+  const bool scheduled = std::exchange(scheduled_, true);
+  lock.unlock();
+  if (!scheduled) ready();
+  if (pool_.order() == Order::earliest && !in_pool_thread()) settle();
+}
+
+void Queue::demand(std::uint64_t place) {
   {
     const std::lock_guard lock(mutex_);
-    items_.push_back(std::move(item));
-    pushed_.fetch_add(1, std::memory_order_release);
+    if (place <= demanded_) return;
+    demanded_ = place;
     if (std::exchange(scheduled_, true)) return;
   }
   ready();
 }
 
-void Queue::push(std::vector<Item> items) {
-  if (items.empty()) return;
+void Queue::release() {
+  std::uint64_t all;
   {
     const std::lock_guard lock(mutex_);
-    pushed_.fetch_add(items.size(), std::memory_order_release);
-    for (Item& item : items) items_.push_back(std::move(item));
-    if (std::exchange(scheduled_, true)) return;
+    held_ = false;
+    all = pushed_.load(std::memory_order_relaxed);
   }
-  ready();
+  demand(all);
+}
+
+void Queue::settle() const {
+  const auto end = Mark::Clock::now() + longest_push;
+  while (!idle() && !parked_.load(std::memory_order_acquire) && Mark::Clock::now() < end) sched_yield();
 }
 
 std::shared_ptr<Mark> Queue::fence() {
@@ -100,12 +151,26 @@ bool Queue::idle() const {
   return true;
 }
 
-void Queue::ready() { pool_.add(rank_, shared_from_this()); }
+bool Queue::poll() {
+  if (idle()) return true;
+  if (pool_.holds_back()) demand(pushed_.load(std::memory_order_acquire));
+  return false;
+}
+
+void Queue::ready() {
+  parked_.store(false, std::memory_order_release);
+  pool_.add(rank_, shared_from_this());
+}
 
 void Queue::serve() {
   while (refill()) {
-    // Once the queue is parked, another thread may serve it before this one returns.
-    if (const auto wait = batch_.front().wait; wait && !pool_.abandoned() && wait->park(shared_from_this())) return;
+    if (const auto wait = batch_.front().wait; wait && !pool_.abandoned()) {
+      wait->demand();
+      parked_.store(true, std::memory_order_release);
+      // Once the queue is parked, another thread may serve it before this one returns.
+      if (wait->park(shared_from_this())) return;
+      parked_.store(false, std::memory_order_release);
+    }
     Item& item = batch_.front();
     if (item.task && !pool_.abandoned()) item.task();
     item.task = nullptr;  // destroys the task's captures before anybody sees that it is done
@@ -123,10 +188,17 @@ void Queue::serve() {
 }
 
 bool Queue::refill() {
-  if (!batch_.empty()) return true;
-  const std::lock_guard lock(mutex_);
-  batch_.swap(items_);
-  scheduled_ = !batch_.empty();
+  const bool holds_back = pool_.holds_back();
+  if (!batch_.empty() && !holds_back) return true;
+  std::unique_lock lock(mutex_);
+  if (batch_.empty()) batch_.swap(items_);
+  const bool more = !batch_.empty();
+  scheduled_ = more && (!holds_back || finished_.load(std::memory_order_relaxed) < demanded_);
+  if (more && !scheduled_ && !std::exchange(held_, true)) {
+    lock.unlock();
+    pool_.hold(shared_from_this());
+    return false;
+  }
   return scheduled_;
 }
 
@@ -160,6 +232,13 @@ void Pool::add(int rank, std::shared_ptr<Queue> queue) {
   changed_.notify_one();
 }
 
+void Pool::hold(std::shared_ptr<Queue> queue) {
+  std::unique_lock lock(mutex_);
+  start(lock);
+  held_.emplace_back(Mark::Clock::now() + longest_delay, std::move(queue));
+  changed_.notify_one();
+}
+
 bool Pool::wanted(int rank) const {
   const int first = first_ready_.load(std::memory_order_relaxed);
   return first <= rank && first != none_ready && free_.load(std::memory_order_relaxed) == 0;
@@ -178,11 +257,7 @@ void Pool::serve() {
   ++begun_threads_;
   begun_.notify_all();
   while (true) {
-    while (ready_.empty()) {
-      free_.fetch_add(1, std::memory_order_relaxed);
-      changed_.wait(lock);
-      free_.fetch_sub(1, std::memory_order_relaxed);
-    }
+    while (ready_.empty()) await_work(lock);
     const auto first = ready_.begin();
     auto queue = std::move(first->second.front());
     first->second.pop_front();
@@ -195,6 +270,26 @@ void Pool::serve() {
     lock.lock();
     if (--busy_ == 0) resting_.notify_all();
   }
+}
+
+// Waits for work, or lets work begin that was held back for long enough. Returns after any change.
+void Pool::await_work(std::unique_lock<std::mutex>& lock) {
+  if (!held_.empty() && held_.front().first <= Mark::Clock::now()) {
+    auto queue = std::move(held_.front().second);
+    held_.pop_front();
+    lock.unlock();
+    queue->release();
+    queue.reset();
+    lock.lock();
+    return;
+  }
+  free_.fetch_add(1, std::memory_order_relaxed);
+  if (held_.empty()) {
+    changed_.wait(lock);
+  } else {
+    changed_.wait_until(lock, held_.front().first);
+  }
+  free_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Pool::abandon(std::chrono::milliseconds patience) {

@@ -152,7 +152,7 @@ bool Stream::query() {
   forbid_while_capturing("a stream's query");
   const std::lock_guard lock(mutex_);
   flush();
-  return queue_->idle();
+  return queue_->poll();
 }
 
 void Stream::synchronize() {

@@ -24,6 +24,12 @@ std::shared_ptr<Queue> new_queue(Pool& pool, int rank = 0) { return std::make_sh
 
 void push(Queue& queue, work::Task task) { queue.push(work::Item{nullptr, std::move(task), nullptr}); }
 
+Pool& new_pool(int threads, work::Order order) {
+  Pool& pool = new_pool(threads);
+  pool.set_order(order);
+  return pool;
+}
+
 void drain(Queue& queue) {
   if (const auto mark = queue.fence()) mark->wait();
 }
@@ -220,6 +226,75 @@ TEST(each_thread_makes_its_first_call_before_any_work_runs) {
   pool.start();
   EQUAL(calls.load(), 3);
   EQUAL(pool.started(), 3);
+}
+
+TEST(latest_begins_work_up_to_the_mark_that_is_waited_for) {
+  Pool& pool = new_pool(2, work::Order::latest);
+  const auto queue = new_queue(pool), other = new_queue(pool);
+  std::vector<int> ran;
+  push(*other, [&ran] { ran.push_back(1); });
+  const auto first = other->fence();
+  push(*other, [&ran] { ran.push_back(2); });
+  queue->push(work::Item{first, [&ran] { ran.push_back(3); }, nullptr});
+  drain(*queue);
+  CHECK((ran == std::vector<int>{1, 3}));  // the rest of the other queue begins after a delay, unless it is asked for
+  drain(*other);
+  CHECK((ran == std::vector<int>{1, 3, 2}));
+}
+
+TEST(latest_begins_work_that_polls_ask_for) {
+  Pool& pool = new_pool(2, work::Order::latest);
+  const auto queue = new_queue(pool);
+  const auto mark = std::make_shared<Mark>();
+  queue->push(work::Item{nullptr, [] {}, mark});
+  CHECK(!mark->poll());
+  while (!mark->poll()) std::this_thread::yield();
+  push(*queue, [] {});
+  CHECK(!queue->poll());
+  while (!queue->poll()) std::this_thread::yield();
+}
+
+TEST(latest_begins_work_after_a_delay) {
+  Pool& pool = new_pool(1, work::Order::latest);
+  const auto queue = new_queue(pool);
+  for (int i = 0; i < 2; ++i) {
+    std::atomic<bool> ran{false};
+    push(*queue, [&ran] { ran = true; });
+    while (!ran) std::this_thread::yield();
+  }
+}
+
+TEST(earliest_ends_work_before_a_push_returns_unless_it_waits) {
+  Pool& pool = new_pool(2, work::Order::earliest);
+  const auto queue = new_queue(pool), waiting = new_queue(pool);
+  const auto open = std::make_shared<Mark>();
+  std::atomic<int> ran{0};
+  waiting->push(work::Item{open, [&ran] { ran += 100; }, nullptr});
+  for (int i = 1; i <= 100; ++i) {
+    push(*queue, [&ran] { ++ran; });
+    EQUAL(ran.load(), i);
+  }
+  open->finish();
+  drain(*waiting);
+  EQUAL(ran.load(), 200);
+}
+
+TEST(each_order_keeps_that_of_queues_and_marks) {
+  for (const auto order : {work::Order::soon, work::Order::earliest, work::Order::latest, work::Order::reversed}) {
+    Pool& pool = new_pool(3, order);
+    std::vector<std::shared_ptr<Queue>> queues;
+    for (int i = 0; i < 5; ++i) queues.push_back(new_queue(pool));
+    std::vector<int> ran;  // no lock: each push waits for the one before it
+    std::shared_ptr<Mark> last;
+    for (int i = 0; i < 2000; ++i) {
+      auto mark = std::make_shared<Mark>();
+      queues[static_cast<std::size_t>(i * i % 5)]->push(work::Item{last, [&ran, i] { ran.push_back(i); }, mark});
+      last = std::move(mark);
+    }
+    last->wait();
+    EQUAL(ran.size(), 2000u);
+    for (int i = 0; i < 2000; ++i) EQUAL(ran[static_cast<std::size_t>(i)], i);
+  }
 }
 
 TEST(an_abandoned_pool_drops_work_and_cuts_pauses_short) {
