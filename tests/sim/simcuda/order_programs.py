@@ -101,6 +101,50 @@ def a_parent_of_two_branches_of_a_graph() -> torch.Tensor:
     return value
 
 
+_NEIGHBOURS = """
+extern "C" __global__ void neighbours(float *values) {
+  __shared__ float shared[65];
+  shared[threadIdx.x] = 0;
+  if (threadIdx.x == 0) shared[64] = 0;
+  __syncthreads();
+  shared[threadIdx.x] = 1;
+  BARRIER
+  values[threadIdx.x] += shared[threadIdx.x + 1];
+}
+"""
+
+
+def neighbour(barrier: str) -> torch.Tensor:
+    """Each of 64 threads writes a value of the shared memory of its block, and reads that of the next thread."""
+    values = zero()
+    kernel = torch.cuda._compile_kernel(_NEIGHBOURS.replace("BARRIER", barrier), "neighbours")
+    kernel((1, 1, 1), (64, 1, 1), (values,))
+    return values
+
+
+@forgets
+def threads_of_a_block_share_memory() -> torch.Tensor:
+    return neighbour("")
+
+
+@forgets
+def blocks_of_a_kernel_share_memory() -> torch.Tensor:
+    values = zero()
+    source = """
+    extern "C" __global__ void blocks(float *values) {
+      if (blockIdx.y == 1) atomicExch(values + 1, 1.0f);
+      if (blockIdx.y == 0) values[0] = atomicAdd(values + 1, 0.0f);
+    }
+    """
+    torch.cuda._compile_kernel(source, "blocks")((1, 2, 2), (1, 1, 1), (values,))
+    return values
+
+
+@keeps
+def threads_of_a_block_meet_at_a_barrier() -> torch.Tensor:
+    return neighbour("__syncthreads();")
+
+
 @keeps
 def branches_in_order() -> torch.Tensor:
     value = zero()

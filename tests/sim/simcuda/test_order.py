@@ -21,6 +21,8 @@ FORGOTTEN = {
     "the_host_changes_a_pinned_source": {"earliest": 1.0, "latest": 5.0, "reversed": 5.0},
     "two_streams_change_a_tensor": {"earliest": 10.0, "latest": 10.0, "reversed": 1.0},
     "two_branches_of_a_graph": {"earliest": 10.0, "latest": 10.0, "reversed": 1.0},
+    "threads_of_a_block_share_memory": {"earliest": 0.0, "latest": 0.0, "reversed": 1.0},
+    "blocks_of_a_kernel_share_memory": {"earliest": 0.0, "latest": 0.0, "reversed": 1.0},
     "a_parent_of_two_branches_of_a_graph": {"earliest": 21.0, "latest": 21.0, "reversed": 3.0},
 }
 

@@ -8,6 +8,7 @@
 #include "context.h"
 #include "copy.h"
 #include "device.h"
+#include "process.h"
 
 using namespace simcuda;
 
@@ -83,7 +84,9 @@ SIMCUDA_EXPORT cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* con
     check(handle != nullptr && handle != cudaStreamLegacy);
     const auto stream = find_stream(handle);
     check(capture_of(*stream) == nullptr, cudaErrorStreamCaptureUnsupported);
-    for (size_t i = 0; i < count; ++i) {
+    const bool reversed = pool().order() == work::Order::reversed;
+    for (size_t place = 0; place < count; ++place) {
+      const size_t i = reversed ? count - 1 - place : place;
       check(to[i] != nullptr && from[i] != nullptr && bytes[i] != 0);
       const auto error = copy(*stream, copy_of(to[i], from[i], bytes[i]), cudaMemcpyDefault, asynchronous);
       if (error != cudaSuccess) return error;

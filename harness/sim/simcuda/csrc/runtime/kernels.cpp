@@ -184,7 +184,7 @@ Operation compiled_operation(const Compiled& compiled, dim3 grid, dim3 block, st
   Device& device = current_device();
   operation.work = [&kernel, arguments, grid, block, &device, name = compiled.name] {
     try {
-      simt::run_grid(kernel, grid, block, arguments->pointers.data(),
+      simt::run_grid(kernel, grid, block, arguments->pointers.data(), pool().order() == work::Order::reversed,
                      [&device] { return device.error() != cudaSuccess || pool().abandoned(); });
     } catch (const simt::KernelEnded& ended) {
       device.fail(ended.error, ("kernel " + *name + ": " + ended.why).c_str());

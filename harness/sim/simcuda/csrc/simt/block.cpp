@@ -45,8 +45,12 @@ Value reduced(SimcudaWarp kind, Value left, Value right) {
 
 Block* Block::running() { return block_of_thread; }
 
-Block::Block(const SimcudaKernel& kernel, dim3 size, void** arguments)
-    : kernel_(kernel), arguments_(arguments), threads_(size.x * size.y * size.z), before_(block_of_thread) {
+Block::Block(const SimcudaKernel& kernel, dim3 size, void** arguments, bool reversed)
+    : kernel_(kernel),
+      arguments_(arguments),
+      reversed_(reversed),
+      threads_(size.x * size.y * size.z),
+      before_(block_of_thread) {
   unsigned place = 0;
   for (unsigned z = 0; z < size.z; ++z) {
     for (unsigned y = 0; y < size.y; ++y) {
@@ -112,7 +116,9 @@ void Block::run() {
   ended_ = false;
   for (bool any = true; any;) {
     any = false;
-    for (std::size_t first = 0; first < threads_.size(); first += warp_size) {
+    const std::size_t warps = (threads_.size() + warp_size - 1) / warp_size;
+    for (std::size_t i = 0; i < warps; ++i) {
+      const std::size_t first = (reversed_ ? warps - 1 - i : i) * warp_size;
       const auto lanes = static_cast<unsigned>(std::min<std::size_t>(warp_size, threads_.size() - first));
       any = run_warp(&threads_[first], lanes) || any;
       if (ended_) throw std::move(how_);
@@ -131,8 +137,9 @@ bool Block::run_warp(Warp warp, unsigned lanes) {
     if (warp[lane].state == State::yielded) warp[lane].state = State::ready;
   }
   do {
-    for (unsigned lane = 0; lane < lanes; ++lane) {
-      // The lanes after it may have made it ready.
+    for (unsigned i = 0; i < lanes; ++i) {
+      const unsigned lane = reversed_ ? lanes - 1 - i : i;
+      // The lanes that ran before it may have made it ready.
       if (warp[lane].state != State::fresh && warp[lane].state != State::ready) continue;
       ran = true;
       enter(warp[lane]);

@@ -26,7 +26,8 @@ struct KernelEnded {
 
 class Block {
  public:
-  Block(const SimcudaKernel& kernel, dim3 size, void** arguments);
+  // `reversed`: where several threads may run, the last one goes first.
+  Block(const SimcudaKernel& kernel, dim3 size, void** arguments, bool reversed);
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -72,6 +73,7 @@ class Block {
 
   const SimcudaKernel& kernel_;
   void** const arguments_;
+  const bool reversed_;
   std::vector<Thread> threads_;
   std::vector<std::unique_ptr<Stack>> idle_;
   Thread* current_ = nullptr;

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "../runtime/access.h"
@@ -60,21 +61,20 @@ class SignalStack {
 
 }  // namespace
 
-void run_grid(const SimcudaKernel& kernel, dim3 grid, dim3 block, void** arguments,
+void run_grid(const SimcudaKernel& kernel, dim3 grid, dim3 block, void** arguments, bool reversed,
               const std::function<bool()>& failed) {
   const SignalStack signals;
   const FaultExit exit(&end_after_signal, &stack_of_thread);
-  Block threads(kernel, block, arguments);
+  Block threads(kernel, block, arguments, reversed);
   simcudaGridDim = {grid.x, grid.y, grid.z};
   simcudaBlockDim = {block.x, block.y, block.z};
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        if (failed()) return;
-        simcudaBlockIdx = {x, y, z};
-        threads.run();
-      }
-    }
+  const std::uint64_t row = grid.x, plane = row * grid.y, blocks = plane * grid.z;
+  for (std::uint64_t i = 0; i < blocks; ++i) {
+    if (failed()) return;
+    const std::uint64_t place = reversed ? blocks - 1 - i : i;
+    simcudaBlockIdx = {static_cast<unsigned>(place % row), static_cast<unsigned>(place % plane / row),
+                       static_cast<unsigned>(place / plane)};
+    threads.run();
   }
 }
 

@@ -9,8 +9,9 @@
 
 namespace simcuda::simt {
 
-// `failed`: whether the device has failed, so that the rest need not run. Throws KernelEnded.
-void run_grid(const SimcudaKernel& kernel, dim3 grid, dim3 block, void** arguments,
+// `reversed`: the last block, warp and lane run first. `failed`: whether the device has failed, so that the rest need
+// not run. Throws KernelEnded.
+void run_grid(const SimcudaKernel& kernel, dim3 grid, dim3 block, void** arguments, bool reversed,
               const std::function<bool()>& failed);
 
 }  // namespace simcuda::simt
