@@ -144,6 +144,13 @@ VOCABULARY: Mapping[str, Capability] = {
         _NO_CONTEXT,
         detectors.detect_observed("wide_seeds", on_cpu=Detected(True)),
     ),
+    "device_properties": Capability(
+        ValueKind.BOOL,
+        "whether the module of the device has `get_device_properties`, as `torch.cuda` does",
+        f"{_REGISTERED}, whether it gives the memory of the first device{_SEPARATELY}",
+        _NO_CONTEXT,
+        detectors.detect_observed("device_properties", on_cpu=_ON_CPU),
+    ),
     "refuses_forks": Capability(
         ValueKind.BOOL,
         "whether a process that was forked after the first use of the device cannot use it; where memory survives a "

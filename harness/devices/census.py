@@ -118,6 +118,10 @@ def _has_wide_seeds(backend: Backend, torch: Any) -> bool:
     return bool(generator.initial_seed() == _LONG_SEED)
 
 
+def _has_device_properties(backend: Backend, torch: Any) -> bool:
+    return bool(getattr(torch, backend.torch_type).get_device_properties(0).total_memory)
+
+
 def _refuses_forks(backend: Backend, torch: Any) -> bool:
     """Find out whether a fork of a process with a used device can compute on it. Crashes and hangs refuse as well."""
     device = backend.first_device(torch)
@@ -149,6 +153,7 @@ OBSERVATIONS: Mapping[str, Observation] = {
     "pinned_memory": Observation(_has_pinned_memory, "pin_memory() does not work with {kind}"),
     "autocast": Observation(_has_autocast, "autocast changes no type on {kind}"),
     "wide_seeds": Observation(_has_wide_seeds, "generators of {kind} refuse the seed 2**63 + 1"),
+    "device_properties": Observation(_has_device_properties, "the module of {kind} has no get_device_properties"),
     "refuses_forks": Observation(_refuses_forks, "memory of {kind} survives a fork", True),
 }
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 pytestmark = pytest.mark.requires(accelerator=True)
+PROPERTIES = pytest.mark.requires(device_properties=True)
 
 
 def module(device: torch.device) -> Any:
@@ -42,6 +43,7 @@ def test_get_device_name_for_every_argument_form(
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_properties", "test_cuda::TestCuda::test_uuid")
 @WAY
+@PROPERTIES
 def test_get_device_properties_for_every_argument_form(
     device: torch.device, way: Callable[[torch.device], tuple[object, ...]]
 ) -> None:
@@ -52,11 +54,13 @@ def test_get_device_properties_for_every_argument_form(
 
 
 @pytest.mark.covers("test_cuda::TestCuda::test_cuda_get_device_name")
+@PROPERTIES
 def test_get_device_name_is_that_of_the_properties(device: torch.device) -> None:
     """`get_device_name` equals the name in `get_device_properties`."""
     assert module(device).get_device_name(device) == module(device).get_device_properties(device).name
 
 
+@PROPERTIES
 def test_mem_get_info_total_is_that_of_the_properties(device: torch.device) -> None:
     """The total of `mem_get_info` and `get_memory_info` is the device's total memory within a tenth.
 
@@ -72,6 +76,7 @@ def test_mem_get_info_total_is_that_of_the_properties(device: torch.device) -> N
     assert 0 < free_again <= seen
 
 
+@pytest.mark.requires(caching_allocator=True)
 def test_get_memory_info_free_falls_by_what_is_reserved(device: torch.device) -> None:
     """Free memory decreases by at least what the process reserves, and increases when the cache is emptied.
 
@@ -93,6 +98,7 @@ def test_get_memory_info_free_falls_by_what_is_reserved(device: torch.device) ->
     assert any(shown() for _ in range(5))
 
 
+@PROPERTIES
 def test_device_count_agrees_and_the_next_index_is_an_error(device: torch.device) -> None:
     """Accelerator and device module agree on the device count, and the next index raises."""
     count = torch.accelerator.device_count()
@@ -105,6 +111,7 @@ def test_device_count_agrees_and_the_next_index_is_an_error(device: torch.device
         module(device).get_device_properties(count)
 
 
+@PROPERTIES
 def test_get_device_properties_uuid_is_unique(device: torch.device) -> None:
     """The UUIDs of a process's devices are unique and not blank."""
     uuids = [str(module(device).get_device_properties(index).uuid) for index in range(torch.accelerator.device_count())]
@@ -113,6 +120,7 @@ def test_get_device_properties_uuid_is_unique(device: torch.device) -> None:
     assert all(uuid.strip("0-") for uuid in uuids)
 
 
+@PROPERTIES
 def test_get_device_properties_changes_neither_current_device_nor_stream(device: torch.device) -> None:
     """Querying properties does not change the current device or stream."""
     before = torch.accelerator.current_device_index(), torch.accelerator.current_stream(device)

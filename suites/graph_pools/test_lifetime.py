@@ -19,7 +19,7 @@ from .pools import (
 )
 
 pytestmark = [
-    pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator": True, "torch": ">=2.13"}]),
+    pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator_graphs": True}]),
     pytest.mark.usefixtures("nothing_left"),
 ]
 

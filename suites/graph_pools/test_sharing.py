@@ -10,7 +10,7 @@ import torch
 from .pools import Captured, PoolId, address, captured, live_blocks, new_stream, pool_of, reserved_in, segments_of
 
 pytestmark = [
-    pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator": True, "torch": ">=2.13"}]),
+    pytest.mark.requires(any=[{"device": "cuda"}, {"accelerator_graphs": True}]),
     pytest.mark.usefixtures("nothing_left"),
 ]
 

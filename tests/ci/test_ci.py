@@ -224,10 +224,8 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "pytest suites/ -n 3 --profile soft --shuffle --seed 7 --results-dir out/soft",
         "pytest suites/autograd suites/collectives suites/compiled_autograd suites/memory_profiler suites/profiler "
         "-n 3 --device soft --shuffle --seed 7 --results-dir out/soft-levels",
-        "pytest suites/allocator suites/amp suites/autograd suites/compiled_autograd suites/memory_profiler "
-        "suites/profiler suites/rng suites/serialization suites/snapshot suites/streams suites/threads "
-        "suites/transfers "
-        "-n 3 --device plain --waivers tests/outside/plain.yaml --shuffle --seed 7 --results-dir out/outside",
+        "pytest suites/ -n 3 --device plain --waivers tests/outside/plain.yaml --shuffle --seed 7 "
+        "--results-dir out/outside",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
         "pytest tests/sim/simcuda tests/acceptance/test_simcuda.py --run-nightly -n 3",

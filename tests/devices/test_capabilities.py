@@ -185,7 +185,7 @@ def test_the_vocabulary_is_the_one_that_files_and_cases_use() -> None:
     """Changing a name here breaks each case that requires it."""
     names = """
         device accelerator accelerator_graphs asynchronous sparse process_groups inductor model devices ranks
-        caching_allocator pinned_memory autocast wide_seeds refuses_forks
+        caching_allocator pinned_memory autocast wide_seeds device_properties refuses_forks
         device_count compute_capability memory free_memory peer_access peer_links nvlink fabric mig ecc
         bf16 tf32 fp8 cuda_graphs cuda_malloc_async expandable_segments nvml driver cuda_driver cuda rocm cudnn cublas
         nccl silicon torch torchvision triton cuda_toolkit cpp_compiler cpp_extensions cpu_bf16 python numpy platform

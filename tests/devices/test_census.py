@@ -104,6 +104,7 @@ class _ShortSeeds:
     [
         ("wide_seeds", {"Generator": _ShortSeeds}, True),
         ("refuses_forks", {}, False),
+        ("device_properties", {}, False),
         ("caching_allocator", {}, False),
         ("pinned_memory", {}, False),
         ("autocast", {}, True),
