@@ -250,7 +250,7 @@ def make_context(
         health=settings["health"],
         leak_check=settings["leak_check"],
         leak_search=None if settings["leak_search"] == values.AUTO else settings["leak_search"],
-        policy=plan.policy.to_json(),
+        policy=plan.policy,
         device=settings["device"],
         backend=settings["backend"],
         inject=settings["inject"],
