@@ -264,10 +264,9 @@ def merge(
     The exit status is that of the merged run. Exit status 4: a DIR has no journal of a shard or a broken
     environment.json, or OUT cannot be written.
     """
-    import secrets
-
     from harness.journal import environment, journal, reader
     from harness.journal import merge as merging
+    from harness.journal.identity import make_run_id
     from harness.journal.ledger import Ledger
     from harness.reporting import junit
     from harness.reporting.page import report
@@ -278,9 +277,8 @@ def merge(
         say(f"harness: {problem}", err=True)
     if problems:
         raise typer.Exit(EXIT_RED)
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     argv = ["harness", "report", "merge", *map(str, shards), "-o", str(out)]
-    events = merging.merged_events(parts, run_id=run_id, argv=argv, now=time.time())
+    events = merging.merged_events(parts, run_id=make_run_id(), argv=argv, now=time.time())
     environments = {
         str(part.shard): facts for part in parts if (facts := environment.read_environment(Path(part.name)))
     }

@@ -7,6 +7,8 @@ import importlib.metadata
 import json
 import platform
 import re
+import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +73,11 @@ def files_identity(
         MUST_PASS: ", ".join(f"{name} {digest[:19]}" for name, digest in lists) or "none",
         "harness": __version__,
     }
+
+
+def make_run_id(moment: time.struct_time | None = None) -> str:
+    """Return a new id of a run: a time, by default now, and a random end."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', moment or time.localtime())}-{secrets.token_hex(3)}"
 
 
 def waivers_digest(waivers: Sequence[Mapping[str, Any]]) -> str:
