@@ -120,7 +120,7 @@ def test_torn_and_doubled_lines_are_reported(tmp_path: Any) -> None:
     path = runs.write(tmp_path, *lines[:-1], lines[2], lines[3], {"event": "news", "t": 1.0}, lines[-1], tail=b'{"eve')
     text = path.read_text()
     assert "of the journal cannot be read and was ignored" in text
-    assert "1 duplicate line in the journal, counted once." in text
+    assert "2 duplicate lines in the journal, counted once." in text
     assert "has the unknown kind &#34;news&#34;" in text
     assert "damaged_journal" in text
 
