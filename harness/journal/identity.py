@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import platform
 import re
@@ -15,6 +14,7 @@ from typing import Any
 
 from harness import __version__
 from harness.core.text import escape_invalid_xml, single_line
+from harness.devices import software
 from harness.devices.device import Inventory
 from harness.journal.events import RunStarted
 
@@ -124,10 +124,7 @@ def _quoted(value: str) -> str:
 
 def version_of(distribution: str) -> str:
     """Return the version of an installed distribution; ``none`` without it."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
+    return software.installed_version(distribution) or "none"
 
 
 #: The meaning of each kind. A journal of another version may have other kinds.
