@@ -12,17 +12,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from generated import commands_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 PATTERNS = ("*.md", "docs/**/*.md", "ci/**/*.md", ".ci/*.md", "benchmarks/*.md", "changes/README.md")
 _LINK = re.compile(r"\]\(([^)#\s:]+)")
-
-
-def _commands() -> str:
-    from harness.cli.reference import commands_page
-
-    return commands_page()
 
 
 def _suites() -> str:
@@ -32,7 +27,7 @@ def _suites() -> str:
 
 
 #: The pages that repeat what a command prints. They are built if the navigation names them.
-MADE: dict[str, Callable[[], str]] = {"docs/commands.md": _commands, "docs/suites.md": _suites}
+MADE: dict[str, Callable[[], str]] = {"docs/commands.md": commands_page, "docs/suites.md": _suites}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -8,6 +8,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
+from typer.core import TyperGroup
+
 from harness.core.errors import HarnessError
 from harness.core.text import inert_line
 
@@ -53,6 +55,17 @@ def shell_words(option: str, text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise HarnessError(f"{option}={text!r}: expected words as in a shell ({error})") from None
+
+
+def group_with_default(name: str) -> type[TyperGroup]:
+    """Return the class of a group of commands in which the command `name` may be left out."""
+
+    class Group(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            own = {*self.commands, "--help"}
+            return super().parse_args(ctx, args if not args or args[0] in own else [name, *args])
+
+    return Group
 
 
 def with_verbatim_help(command: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from harness.cli.console import say
+from harness.cli.installed import configs_with
 from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.outcome import EXIT_RED
@@ -199,7 +200,7 @@ def conformance(
     """
     from harness.gating import levels
 
-    configs = _configs()
+    configs = configs_with("conformance")
     if update_lists:
         from harness.catalog.catalog import collect_catalog
 
@@ -231,12 +232,3 @@ def conformance(
             write_atomically(run_dir / tool.FILE_NAME, tool.kept_bytes(statement, chosen))
     if any(result.state in (tool.FAILED, tool.INCOMPLETE) for result in statement.levels):
         raise typer.Exit(EXIT_RED)
-
-
-def _configs() -> Path:
-    """Return the folder of configurations, here or of this installation."""
-    if Path("configs/conformance").is_dir():
-        return Path("configs")
-    from harness.cli.installed import Home
-
-    return Home.find().folder / "configs"

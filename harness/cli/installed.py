@@ -58,6 +58,12 @@ class Home:
         return [*head, *words, *([] if named else [str(self.folder / SUITES)])]
 
 
+def configs_with(folder: str) -> Path:
+    """Return the folder of configurations that has this folder: here, or that of this installation."""
+    here = Path("configs")
+    return here if (here / folder).is_dir() else Home.find().folder / "configs"
+
+
 def run(context: typer.Context) -> None:
     """Run the conformance suites of this installation with pytest; no checkout is needed.
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from harness.cli.console import say, say_lines
+from harness.cli.console import group_with_default, say, say_lines
 from harness.tools.plan_words import PlanFormat, System, When
 
 _CONFIGS = Path("configs")
 
 
-class _PageByDefault(TyperGroup):
-    """``harness matrix DIR...`` is ``harness matrix page DIR...``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {*self.commands, "--help"}
-        return super().parse_args(ctx, args if not args or args[0] in own else ["page", *args])
-
-
 app = typer.Typer(
-    cls=_PageByDefault,
+    cls=group_with_default("page"),
     help=(
         "Compare many runs: harness matrix DIR... -o matrix.html. Plan which runs to make on which machines: "
         "harness matrix plan. Write ./plan or ./page for a folder with that name."

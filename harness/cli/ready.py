@@ -248,11 +248,10 @@ def _hardware(name: str) -> tuple[str, Hardware] | None:
     """Return the hardware file of this name: here, or of this installation."""
     if not name:
         return None
-    from harness.cli.installed import Home
+    from harness.cli.installed import configs_with
     from harness.gating.profiles import load_hardware
 
-    here = Path("configs")
-    configs = here if here.is_dir() or "/" in name else Home.find().folder / "configs"
+    configs = Path() if "/" in name else configs_with("hardware")
     return name, load_hardware(name, configs, Path()).value
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from harness.cli.console import make_console, say, say_lines, say_styled
+from harness.cli.console import group_with_default, make_console, say, say_lines, say_styled
 from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED
 from harness.core.text import format_count
@@ -35,16 +34,8 @@ class ReportError(HarnessError):
     """A report cannot be written as requested."""
 
 
-class _ShowByDefault(TyperGroup):
-    """``harness report DIR`` is ``harness report show DIR``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {*self.commands, "--help"}
-        return super().parse_args(ctx, args if not args or args[0] in own else ["show", *args])
-
-
 app = typer.Typer(
-    cls=_ShowByDefault,
+    cls=group_with_default("show"),
     help=(
         "Print the results of a run and write its junit.xml: harness report DIR. Write one report of a run: junit, "
         "html, json, markdown, prometheus, or as FORMAT for that of a package. Make one run of shards: merge."
@@ -55,7 +46,7 @@ app = typer.Typer(
 
 @app.command()
 def show(
-    run_dir: Annotated[Path, typer.Argument(metavar="DIR", help="The run directory: the folder of journal.ndjson.")],
+    run_dir: _RunDir,
     growth: Annotated[
         bool,
         typer.Option("--growth", help="Show the memory of every repeated case, not only of those that grew."),
@@ -264,10 +255,9 @@ def merge(
     The exit status is that of the merged run. Exit status 4: a DIR has no journal of a shard or a broken
     environment.json, or OUT cannot be written.
     """
-    import secrets
-
     from harness.journal import environment, journal, reader
     from harness.journal import merge as merging
+    from harness.journal.identity import make_run_id
     from harness.journal.ledger import Ledger
     from harness.reporting import junit
     from harness.reporting.page import report
@@ -278,9 +268,8 @@ def merge(
         say(f"harness: {problem}", err=True)
     if problems:
         raise typer.Exit(EXIT_RED)
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     argv = ["harness", "report", "merge", *map(str, shards), "-o", str(out)]
-    events = merging.merged_events(parts, run_id=run_id, argv=argv, now=time.time())
+    events = merging.merged_events(parts, run_id=make_run_id(), argv=argv, now=time.time())
     environments = {
         str(part.shard): facts for part in parts if (facts := environment.read_environment(Path(part.name)))
     }

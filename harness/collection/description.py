@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import reprlib
 from collections import defaultdict, deque
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError, convert_to_write_error
 from harness.core.text import format_count
 
@@ -99,11 +99,8 @@ def collection_difference(one: str, ids: Collection[str], other: str, others: Co
 
 def write_description(path: Path, description: CollectionDescription) -> None:
     """Write the file. A reader sees all of it or nothing. Raise WriteError."""
-    new = path.with_name(f".{path.name}")
     lines = [json.dumps({"hash": description.hash}), json.dumps(description, separators=(",", ":"), default=_as_json)]
-    with convert_to_write_error(repr(str(path))):
-        new.write_text("\n".join([*lines, ""]), encoding="ascii")
-        os.replace(new, path)
+    write_atomically(path, "\n".join([*lines, ""]).encode("ascii"))
 
 
 def read_description(path: Path) -> CollectionDescription:

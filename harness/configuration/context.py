@@ -6,23 +6,20 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from harness.backends.table import is_file
 from harness.configuration.options import long_flag
 from harness.configuration.rootdir import RootFolder
 from harness.core.errors import convert_to_write_error
 from harness.core.secrets import mask_command
+from harness.gating.policy import Policy
 
 #: The most cases that a shell line names one by one.
 MOST_NAMED_CASES = 5
-
-
-def lists_to_tuples(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the same fields with lists as tuples, because JSON turns tuples into lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,6 @@ class RunContext:
     - `backend`: the registrations of ``--backend``.
     - `endurance`: the seconds of ``--endurance``.
     - `echo`: what cases print is shown at once (pytest's ``-s``).
-    - `policy`: `harness.gating.policy.Policy` as JSON values.
     """
 
     run_id: str
@@ -81,7 +77,7 @@ class RunContext:
     leak_check: str
     leak_search: float | None
     race_check: bool
-    policy: dict[str, Any]
+    policy: Policy
     device: str = "auto"
     inject: tuple[str, ...] = ()
     library: str | None = None
@@ -113,11 +109,11 @@ class RunContext:
         return replace(self, zygote=address)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(msgspec.to_builtins(self))
 
     @classmethod
     def from_json(cls, text: str) -> RunContext:
-        return cls(**lists_to_tuples(json.loads(text)))
+        return msgspec.convert(json.loads(text), cls)
 
     def reproduce(self, case: str, file: Path, environment: Mapping[str, str | None], rules: Sequence[str] = ()) -> str:
         """Return the shell line that runs `case` of `file` alone, with the same id and seed, in `environment`.

@@ -6,10 +6,8 @@ import difflib
 import importlib.util
 import os
 import random
-import secrets
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ from harness.core.outcome import EXIT_INTERNAL
 from harness.devices.device import Device
 from harness.gating import patterns
 from harness.journal import journal as journals
+from harness.journal.identity import make_run_id
 from harness.scheduling import device_leases
 from harness.scheduling.resume import EarlierRun, InterruptedRun, RunLock, nothing_to_continue, set_aside
 from harness.sim.interposer import front
@@ -169,7 +168,7 @@ class RunFolder:
 
 def claim_run_folder(plan: Plan, interrupted: InterruptedRun | None, base: Path) -> RunFolder:
     """Make and lock the run directory of a run, which is relative to `base`. Raises pytest.UsageError."""
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    run_id = make_run_id()
     if interrupted is not None:
         return RunFolder(interrupted.run_dir, run_id)
     resume, wanted = plan.settings["resume"], plan.settings["results_dir"]
@@ -250,7 +249,7 @@ def make_context(
         health=settings["health"],
         leak_check=settings["leak_check"],
         leak_search=None if settings["leak_search"] == values.AUTO else settings["leak_search"],
-        policy=plan.policy.to_json(),
+        policy=plan.policy,
         device=settings["device"],
         backend=settings["backend"],
         inject=settings["inject"],

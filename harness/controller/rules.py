@@ -76,7 +76,7 @@ def files_identity(config: pytest.Config, made: Plan) -> dict[str, str]:
     )
     return identity.files_identity(
         suites=suite_digest(config.rootpath, folders, files, config.getini("norecursedirs")),
-        waivers=[waiver.to_json() for waiver in made.policy.waivers],
+        waivers=msgspec.to_builtins(made.policy.waivers, enc_hook=repr),
         lists=[(must_pass.name, must_pass.hash) for must_pass in made.lists],
     )
 
@@ -85,8 +85,7 @@ def list_lines(made: Plan) -> list[MustPass | Waiver]:
     """Return the journal lines of the must-pass lists and the waivers."""
     now = clock.now()
     lists = [MustPass(t=now, name=listed.name, hash=listed.hash, ids=listed.ids) for listed in made.lists]
-    # A condition may hold a value of YAML that JSON lacks, such as a date.
-    waivers = [json.loads(json.dumps(waiver.to_json(), default=repr)) for waiver in made.policy.waivers]
+    waivers = msgspec.to_builtins(made.policy.waivers, enc_hook=repr)
     return [*lists, *(msgspec.convert({"t": now, **waiver}, Waiver) for waiver in waivers)]
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from harness.backends.cuda import MASK
+from harness.core.atomic import WriteError, write_atomically
 from harness.core.disposable import DisposableRun, run_disposable
 from harness.core.text import format_exit_code, single_line
 from harness.devices import software
@@ -20,6 +21,7 @@ from harness.devices.device import Detected, Device, mask_for
 from harness.devices.probe import Question
 
 Answers = Mapping[str, Detected]
+T = TypeVar("T")
 
 _PROGRAM = (sys.executable, "-m", "harness.devices.probe")
 #: Without persistence mode the driver takes several seconds to initialise a GPU, one after another for up to eight.
@@ -77,27 +79,15 @@ class Prober:
         """
         if self._cache is None:
             return read()
-        from filelock import FileLock  # slow to import, and needed only here
+
+        def parsed(stored: Any) -> Detected | None:
+            known = isinstance(stored, dict) and isinstance(stored.get("value"), int)
+            return Detected(stored["value"], str(stored.get("detail", ""))) if known else None
 
         key = {"format": _FORMAT, "reading": name, "device": self._device.uuid}
-        file = self._cache / f"{_name_of(key)}.json"
-        detected = None
-        try:
-            self._cache.mkdir(parents=True, exist_ok=True)
-            with FileLock(file.with_suffix(".lock"), timeout=self._limit_of(Question.DRIVER)):
-                stored = _load(file, key)
-                if stored is not None and isinstance(stored.get("value"), int):
-                    return Detected(stored["value"], str(stored.get("detail", "")))
-                detected = read()
-                if isinstance(detected.value, int):
-                    _store(file, {"key": key, "value": detected.value, "detail": detected.detail})
-        except (OSError, NotImplementedError):  # the folder cannot be written or locked
-            return read() if detected is None else detected
-        return detected
+        return _kept(self._cache, key, self._limit_of(Question.DRIVER), read, parsed)
 
     def _cached(self, question: Question, folder: Path) -> Answers:
-        from filelock import FileLock  # slow to import, and needed only here
-
         key = {
             "format": _FORMAT,
             "question": question.value,
@@ -105,19 +95,8 @@ class Prober:
             "torch": self._torch(),
             "device": self._device.uuid,
         }
-        name = _name_of(key)
-        answers = None
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder / f"{name}.lock", timeout=self._limit_of(question) + 2 * _KILL_LIMIT):
-                stored = _load(folder / f"{name}.json", key)
-                answers = None if stored is None else parse_answer(stored.get("answer"), question)
-                if answers is None:
-                    answers = self._run(question)
-                    _store(folder / f"{name}.json", {"key": key, "answer": _as_json(answers)})
-        except (OSError, NotImplementedError):  # the folder cannot be written or locked; the cache only saves time
-            return self._run(question) if answers is None else answers
-        return answers
+        limit = self._limit_of(question) + 2 * _KILL_LIMIT
+        return _kept(folder, key, limit, lambda: self._run(question), lambda stored: parse_answer(stored, question))
 
     def _limit_of(self, question: Question) -> float:
         return _LIMITS[question] if self._limit is None else self._limit
@@ -173,36 +152,40 @@ def _finding(entry: Any) -> Detected | None:
     return None
 
 
-def _as_json(findings: Answers) -> dict[str, Any]:
-    return {name: {"value": answer.value, "detail": answer.detail} for name, answer in findings.items()}
-
-
 def _none(question: Question, reason: str) -> Answers:
     return {name: Detected(None, reason) for name in question.capabilities}
 
 
-def _name_of(key: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+def _kept(
+    folder: Path, key: Mapping[str, Any], limit: float, ask: Callable[[], T], parsed: Callable[[Any], T | None]
+) -> T:
+    """Return the answer that `folder` has for a key, or ask and keep the answer. Other processes wait, `limit` seconds.
+
+    `parsed` makes an answer of JSON values; None for invalid ones. The folder only saves time, so its errors are not
+    raised.
+    """
+    from filelock import FileLock  # slow to import, and needed only here
+
+    file = folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
+    answer = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock"), timeout=limit):
+            answer = parsed(_load(file, key))
+            if answer is None:
+                answer = ask()
+                value = {"key": key, "answer": msgspec.to_builtins(answer)}
+                write_atomically(file, json.dumps(value).encode("ascii"))
+    except (OSError, NotImplementedError, WriteError):  # the folder cannot be written or locked
+        return ask() if answer is None else answer
+    return answer
 
 
-def _load(file: Path, key: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what is stored in `file` for `key`. None if the file is missing, truncated, or has another key."""
+def _load(file: Path, key: Mapping[str, Any]) -> Any:
+    """Return the answer in a file; None if the file is missing, truncated, or has another key."""
     try:
         with file.open("rb") as stream:
             stored = json.loads(stream.read(_MOST_BYTES))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
-    return stored if isinstance(stored, dict) and stored.get("key") == key else None
-
-
-def _store(file: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` atomically: a reader sees all of it or nothing. Raise OSError."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    try:
-        with open(descriptor, "w", encoding="ascii") as stream:
-            json.dump(value, stream)
-        os.replace(temporary, file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    return stored.get("answer") if isinstance(stored, dict) and stored.get("key") == key else None

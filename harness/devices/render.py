@@ -1,7 +1,4 @@
-"""Shows the results of `discover` and `detect` as JSON values and terminal tables, and the vocabulary as a page.
-
-``python -m harness.devices.render`` prints the page docs/capabilities.md.
-"""
+"""Shows the results of `discover` and `detect` as JSON values and terminal tables."""
 
 from __future__ import annotations
 
@@ -9,28 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from harness.backends import table
-from harness.core.text import format_bytes, markdown_row
-from harness.devices.capabilities import (
-    VOCABULARY,
-    Capabilities,
-    Capability,
-    ValueKind,
-    format_capability,
-)
+from harness.core.text import format_bytes
+from harness.devices.capabilities import VOCABULARY, Capabilities, Capability, format_capability
 from harness.devices.device import Device, Inventory
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-_TYPES: Mapping[ValueKind, str] = {
-    ValueKind.TEXT: "text",
-    ValueKind.BOOL: "true or false",
-    ValueKind.COUNT: "a whole number, 1 or more",
-    ValueKind.BYTES: "a size in bytes; a condition needs a unit",
-    ValueKind.VERSION: "numbers separated by dots; a condition can also be `True` (present) or `False` (absent)",
-}
 
 
 def inventory_json(inventory: Inventory, detected: Mapping[str, Capabilities]) -> dict[str, Any]:
@@ -107,52 +88,6 @@ def capability_tables(inventory: Inventory, detected: Mapping[str, Capabilities]
     return tables
 
 
-def capabilities_page() -> str:
-    """Return the vocabulary as a page for authors of cases."""
-    lines = [
-        "# Capabilities",
-        "",
-        "What a case can require of device, driver and software. This page is generated from",
-        "`harness/devices/capabilities.py`: change the code, then run",
-        "`python -m harness.devices.render > docs/capabilities.md`.",
-        "",
-        "`harness devices --capabilities` prints the values on this machine, and [writing-cases.md](writing-cases.md)",
-        "describes how to write conditions.",
-        "",
-        "A capability is detected when a case first requires it, and then keeps its value. An absent capability has a",
-        "reason, and meets no condition except `False`.",
-        "",
-        "| type | values |",
-        "| --- | --- |",
-        *(markdown_row([kind.value, _TYPES[kind]]) for kind in ValueKind),
-        "",
-        "| capability | type | what it is | how it is detected |",
-        "| --- | --- | --- | --- |",
-        *(
-            markdown_row([f"`{name}`", _type(entry), _choices(entry), entry.source])
-            for name, entry in VOCABULARY.items()
-        ),
-        "",
-        "The probe is a separate process. It sees only the one device and has a time limit. It is killed with all its",
-        "children. If it crashes, hangs or gives an invalid answer, the capability is absent, with that reason. The",
-        "run keeps its answers by driver, torch and device, so that only one of several workers starts a probe.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _type(entry: Capability) -> str:
-    return entry.kind.value if entry.unit in ("", entry.kind.value) else f"{entry.kind.value}, {entry.unit}"
-
-
-def _choices(entry: Capability) -> str:
-    """Return the text with the possible values for the kinds of this project.
-
-    Those of other kinds depend on the machine.
-    """
-    choices = [choice for choice in entry.choices() if choice in table.own_kinds()]
-    return f"{entry.text}; {' or '.join(f'`{choice}`' for choice in choices)}" if choices else entry.text
-
-
 def _entry(entry: Capability) -> dict[str, str]:
     return {
         "kind": entry.kind.value,
@@ -181,7 +116,3 @@ def _capability(name: str, capabilities: Capabilities) -> dict[str, Any]:
     finding = capabilities.finding(name)
     value = format_capability(name, finding.value) if isinstance(finding.value, tuple) else finding.value
     return {"value": value, "detail": finding.detail, "text": capabilities.describe(name)}
-
-
-if __name__ == "__main__":
-    print(capabilities_page(), end="")

@@ -31,14 +31,21 @@ def parse_release(text: str) -> Version | None:
     return None if match is None else tuple(int(part) for part in match[1].split("."))
 
 
+def installed_version(distribution: str) -> str | None:
+    """Return the version text of an installed distribution; None without it."""
+    try:
+        return str(importlib.metadata.version(distribution))  # damaged metadata gives None
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def distribution_version(*names: str) -> Detected:
     """Return the version of the first installed distribution of `names`, from its metadata."""
     for name in names:
-        try:
-            text = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        text = installed_version(name)
+        if text is None:
             continue
-        version = parse_release(str(text))  # damaged metadata gives None
+        version = parse_release(text)
         return Detected(version, "" if version else f"distribution {name} has an invalid version: {text!r}")
     return Detected(None, f"no distribution named {' or '.join(names)} is installed")
 
@@ -55,11 +62,7 @@ def triton_version() -> Detected:
 
 def torch_build() -> str | None:
     """Return the full version text of the installed torch, such as ``2.13.0+cu130``. None without torch."""
-    try:
-        text = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    return str(text)
+    return installed_version("torch")
 
 
 def torch_cuda_version() -> Detected:

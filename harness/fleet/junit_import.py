@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import secrets
 import tempfile
 import time
 from collections import Counter
@@ -37,6 +36,7 @@ from harness.core.secrets import mask_command
 from harness.core.text import escape_invalid_xml, format_count, list_first, single_line, truncate_middle
 from harness.journal import environment, events, journal
 from harness.journal.events import Finding
+from harness.journal.identity import make_run_id
 from harness.journal.journal import encode_line
 
 #: The most nested elements. JUnit needs about six; suites may contain suites.
@@ -459,7 +459,7 @@ class _Found:
         run = events.RunStarted(
             t=began,
             schema_version=events.SCHEMA,
-            run_id=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(began))}-{secrets.token_hex(3)}",
+            run_id=make_run_id(time.gmtime(began)),
             argv=tuple(escape_invalid_xml(word) for word in mask_command(argv)),
             seed=0,
             isolation="none",

@@ -1,14 +1,12 @@
 """The format of ``matrix.json``: models, and the shipped JSON schema.
 
-After a change here, run ``python -m harness.fleet.matrix_model`` to regenerate the schema.
+After a change here, run ``.ci/regenerate``, which also makes the schema.
 """
 
 from __future__ import annotations
 
 import json
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -18,7 +16,6 @@ from harness.fleet.classing import Cause, CauseClass, Sure
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
-SCHEMA_FILE = Path(__file__).with_name("matrix.schema.json")
 
 
 class HoleKind(StrEnum):
@@ -240,14 +237,3 @@ class Matrix(DocumentedModel):
 def matrix_json(matrix: Matrix) -> bytes:
     """Return the contents of ``matrix.json``: equal matrices give equal bytes. A lone surrogate becomes an escape."""
     return json.dumps(matrix.model_dump(by_alias=True), separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
-
-
-def matrix_schema_text() -> str:
-    """Return the contents of the shipped schema file."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    value: dict[str, Any] = {**head, **Matrix.model_json_schema(mode="serialization")}
-    return json.dumps(value, indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    SCHEMA_FILE.write_text(matrix_schema_text(), encoding="utf-8")

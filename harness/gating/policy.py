@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.core.outcome import AttemptResult, Outcome, Ruling
@@ -47,16 +47,6 @@ class Policy:
     until_fail: bool = False
     retries: int = 0
     verify: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the policy as JSON values."""
-        return {**asdict(self), "waivers": [waiver.to_json() for waiver in self.waivers]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Policy:
-        """Return the policy for JSON values: the inverse of `to_json`."""
-        listed = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
-        return cls(**{**data, **listed, "waivers": tuple(Waiver.from_json(entry) for entry in data["waivers"])})
 
     def selects(self, case_id: str, suite: str) -> bool:
         """Return whether the profile selects this case of this suite."""

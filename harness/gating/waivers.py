@@ -66,25 +66,6 @@ class Waiver:
         """Return whether the last day of the waiver is over."""
         return today > self.expires
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the waiver as JSON values."""
-        return {
-            "case": self.case,
-            "when": dict(self.when),
-            "expect": [outcome.value for outcome in self.expect],
-            "reason": self.reason,
-            "link": self.link,
-            "owner": self.owner,
-            "expires": self.expires.isoformat(),
-            "source": self.source,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Waiver:
-        """Return the waiver for JSON values: the inverse of `to_json`."""
-        expect = tuple(Outcome(value) for value in data["expect"])
-        return cls(**{**data, "expect": expect, "expires": date.fromisoformat(data["expires"])})
-
 
 class WaiverError(HarnessError):
     """A ``leaks`` mark of a case has invalid arguments."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -95,7 +94,7 @@ def collect_environment(
             "harness": __version__,
             "python": platform.python_version(),
             "cuda": None if cuda is None else format_capability("cuda", cuda),
-            **{name: _version(name) for name in _DISTRIBUTIONS},
+            **{name: software.installed_version(name) for name in _DISTRIBUTIONS},
         },
         "python": escape_invalid_xml(sys.executable),
         "command": [escape_invalid_xml(word) for word in mask_command(argv)],
@@ -209,13 +208,6 @@ def _os() -> dict[str, str | None]:
     except OSError:  # an image without os-release
         name = None
     return {"name": name, "kernel": platform.release(), "machine": platform.machine()}
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 class Place(NamedTuple):

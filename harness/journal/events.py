@@ -1,23 +1,20 @@
 """The journal's format: one class per kind of line, for those who write lines and those who read them.
 
-After a change here, run ``python -m harness.journal.events`` to regenerate the JSON schema that is shipped.
+After a change here, run ``.ci/regenerate``, which also makes the JSON schema that is shipped.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from harness.core.outcome import Outcome
-from harness.core.structs import DocumentedStruct, json_schema
+from harness.core.structs import DocumentedStruct
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA = 1
-SCHEMA_FILE = Path(__file__).with_name("journal.schema.json")
 
 _END_OF_TIME = 253402300800.0  # the year 10000, which datetime cannot hold
 MOST_SECONDS = 1e9
@@ -528,22 +525,3 @@ Event = (
 )
 #: The kinds of lines that this version knows.
 KINDS = frozenset(str(kind.__struct_config__.tag) for kind in Event.__args__)
-
-
-def journal_schema() -> dict[str, Any]:
-    """Return the JSON schema of one line of a journal."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A line of journal.ndjson",
-        "description": f"Schema {SCHEMA}. Each line of a journal is one JSON object of one of these kinds.",
-        **json_schema(Event),
-    }
-
-
-def journal_schema_text() -> str:
-    """Return the contents of the shipped schema file."""
-    return json.dumps(journal_schema(), indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    SCHEMA_FILE.write_text(journal_schema_text(), encoding="utf-8")

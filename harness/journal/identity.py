@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import platform
 import re
+import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness import __version__
 from harness.core.text import escape_invalid_xml, single_line
+from harness.devices import software
 from harness.devices.device import Inventory
 from harness.journal.events import RunStarted
 
@@ -73,6 +75,11 @@ def files_identity(
     }
 
 
+def make_run_id(moment: time.struct_time | None = None) -> str:
+    """Return a new id of a run: a time, by default now, and a random end."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', moment or time.localtime())}-{secrets.token_hex(3)}"
+
+
 def waivers_digest(waivers: Sequence[Mapping[str, Any]]) -> str:
     """Return ``sha256:`` and the hex digest of these waivers, as JSON values; ``none`` without waivers."""
     listed = json.dumps(list(waivers), sort_keys=True, default=repr).encode()
@@ -117,10 +124,7 @@ def _quoted(value: str) -> str:
 
 def version_of(distribution: str) -> str:
     """Return the version of an installed distribution; ``none`` without it."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
+    return software.installed_version(distribution) or "none"
 
 
 #: The meaning of each kind. A journal of another version may have other kinds.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Protocol, Self
@@ -189,10 +189,13 @@ class Results(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ledger(Summary):
-    """The results of a run in memory: one verdict per case in collection order."""
+    """The results of a run in memory: one verdict per case in collection order.
+
+    `levels`: the ``levels`` lines of the cases that have any.
+    """
 
     verdicts: tuple[Verdict, ...] = ()
-    levels: tuple[Levels, ...] = ()
+    levels: Mapping[str, tuple[Levels, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run_dir: Path) -> Self:
@@ -215,7 +218,6 @@ class Ledger(Summary):
         tally = RunTally()
         ids: dict[str, None] = {}
         cases: dict[str, CaseEvents] = {}
-        levels: list[Levels] = []
         for event in lines:
             if isinstance(event, _ABOUT_CASE):
                 tally.see(event.t)
@@ -223,8 +225,6 @@ class Ledger(Summary):
                 if case_events is None:
                     case_events = cases[event.case] = CaseEvents()
                 case_events.add(event)
-                if isinstance(event, Levels):
-                    levels.append(event)
                 continue
             if isinstance(event, Damaged):
                 damaged.append(event)
@@ -244,8 +244,9 @@ class Ledger(Summary):
         doubled = sum(case_events.doubled for case_events in cases.values())
         problems = ReadProblems(len(damaged), len(unknown), doubled, tuple(damaged[:_NAMED]), tuple(unknown[:_NAMED]))
         summary = tally.summary(problems)
+        levels = {case: tuple(case_events.levels) for case, case_events in cases.items() if case_events.levels}
         beyond = {entry.name: getattr(summary, entry.name) for entry in fields(Summary)}
-        return cls(**beyond, verdicts=tuple(verdicts), levels=tuple(levels))
+        return cls(**beyond, verdicts=tuple(verdicts), levels=levels)
 
     @property
     def summary(self) -> Summary:
@@ -256,11 +257,8 @@ class Ledger(Summary):
 
     def cases(self) -> Iterator[tuple[Verdict, tuple[Levels, ...]]]:
         """Yield each verdict with the ``levels`` lines of its case."""
-        levels: dict[str, list[Levels]] = {}
-        for line in self.levels:
-            levels.setdefault(line.case, []).append(line)
         for verdict in self.verdicts:
-            yield verdict, tuple(levels.get(verdict.case, ()))
+            yield verdict, self.levels.get(verdict.case, ())
 
     @property
     def red(self) -> tuple[Verdict, ...]:

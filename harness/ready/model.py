@@ -1,24 +1,21 @@
 """The report of ``harness ready``: what was read and tried on a node, what is wrong, and one verdict.
 
-After a change here, run ``python -m harness.ready.model`` to regenerate the JSON schema that is shipped.
+After a change here, run ``.ci/regenerate``, which also makes the JSON schema that is shipped.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from harness.core.structs import DocumentedStruct, json_schema
+from harness.core.structs import DocumentedStruct
 
 #: Incremented with every change that a reader of the previous number would misread.
 FORMAT = 2
-SCHEMA_FILE = Path(__file__).with_name("ready.schema.json")
 
 #: The most that a reader accepts: a report may come from a node that is damaged.
 MOST_GPUS = 1024
@@ -192,21 +189,3 @@ class NodeReport(_Record, frozen=True, kw_only=True):
     readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_ENTRIES)] = ()
     stack: dict[Name, Text] = msgspec.field(default_factory=dict)
     """Versions and limits by name: driver, vbios, cuda, torch, kernel, and so on. Nodes of a fleet should agree."""
-
-
-def report_schema() -> dict[str, Any]:
-    """Return the JSON schema of a report."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "The report of harness ready",
-        **json_schema(NodeReport),
-    }
-
-
-def report_schema_text() -> str:
-    """Return the contents of the shipped schema file."""
-    return json.dumps(report_schema(), indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    SCHEMA_FILE.write_text(report_schema_text(), encoding="utf-8")

@@ -7,7 +7,6 @@ journal says that the results are imported from ``ready.json``, the report itsel
 from __future__ import annotations
 
 import hashlib
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from harness.core.secrets import mask_command
 from harness.core.text import escape_invalid_xml, single_line
 from harness.journal import environment, journal
 from harness.journal.events import SCHEMA, Collected, End, Event, Finish, Imported, ImportedFile, RunStarted
+from harness.journal.identity import make_run_id
 from harness.journal.journal import encode_line
 from harness.ready.model import CheckRun, NodeReport, Problem, Verdict
 
@@ -59,7 +59,7 @@ def events(report: NodeReport, argv: Sequence[str], digest: str) -> Iterator[Eve
     yield RunStarted(
         t=report.time,
         schema_version=SCHEMA,
-        run_id=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(report.time))}-{secrets.token_hex(3)}",
+        run_id=make_run_id(time.gmtime(report.time)),
         argv=words,
         seed=0,
         isolation="none",

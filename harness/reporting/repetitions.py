@@ -121,11 +121,7 @@ class Repeated:
 
 def repetitions(ledger: Ledger) -> list[Repeated]:
     """Return every case that has levels in the journal, in the order of the verdicts."""
-    by_case: dict[str, list[Levels]] = {}
-    for line in ledger.levels:
-        by_case.setdefault(line.case, []).append(line)
-    cases = [verdict.case for verdict in ledger.verdicts if verdict.case in by_case]
-    return [entry for case in cases for entry in repeated(case, by_case[case])]
+    return [entry for verdict, levels in ledger.cases() for entry in repeated(verdict.case, levels)]
 
 
 def repeated(case: str, lines: Iterable[Levels]) -> list[Repeated]:

@@ -1,6 +1,6 @@
 """The JSON report: one document per run, written case by case, and its shipped schema.
 
-After a change here, run ``python -m harness.reporting.report_json`` to regenerate the schema.
+After a change here, run ``.ci/regenerate``, which also makes the schema.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from harness.core.outcome import Outcome
-from harness.core.structs import DocumentedStruct, json_schema
+from harness.core.structs import DocumentedStruct
 from harness.core.text import escape_invalid_xml, truncate_middle
 from harness.journal.environment import Places
 from harness.journal.events import Finish, Gate, Imported, Ruling
@@ -25,7 +24,6 @@ from harness.reporting.junit_case import MOST_TEXT
 
 #: Incremented with every change that a reader of the previous number would misread.
 SCHEMA: Final = 1
-SCHEMA_FILE = Path(__file__).with_name("report.schema.json")
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 Seconds = Annotated[float, Meta(ge=0)]
@@ -298,13 +296,3 @@ def _attempt(finish: Finish) -> Attempt:
     ruling = None if finish.ruling is None else _row(RulingRow, finish.ruling)
     texts = {name: truncate_middle(getattr(finish, name), MOST_TEXT) for name in ("detail", "stdout", "stderr", "log")}
     return _row(Attempt, finish, number=finish.attempt, ended=finish.t, seconds=finish.duration, ruling=ruling, **texts)
-
-
-def report_schema_text() -> str:
-    """Return the contents of the shipped schema file."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **json_schema(Report)}
-    return json.dumps(schema, indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    SCHEMA_FILE.write_text(report_schema_text(), encoding="utf-8")

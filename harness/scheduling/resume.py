@@ -18,7 +18,8 @@ from filelock import FileLock, Timeout
 
 from harness.configuration.values import RED
 from harness.core import clock
-from harness.core.errors import HarnessError, convert_to_write_error
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first
 from harness.gating import patterns
@@ -376,10 +377,7 @@ class EarlierRun:
 
     def write(self, folder: Path) -> Path:
         """Write the ids to a file that workers read (`harness.scheduling.order.read_ids`). Raise WriteError."""
-        path = folder / _FILE
-        with convert_to_write_error(repr(str(path))):
-            path.write_text(json.dumps(self.ids), encoding="ascii")
-        return path
+        return write_atomically(folder / _FILE, json.dumps(self.ids).encode("ascii"))
 
 
 def _are(ids: Sequence[str]) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.core.errors import HarnessError, convert_to_write_error
+from harness.core.atomic import write_atomically
+from harness.core.errors import HarnessError
 from harness.core.outcome import Outcome
 from harness.core.text import format_count, list_first
 
@@ -157,11 +158,7 @@ class CaseFacts:
 
     def write(self, folder: Path) -> None:
         """Write the facts. Raise WriteError."""
-        path = folder / _FACTS
-        new = folder / f".{_FACTS}-{os.getpid()}"
-        with convert_to_write_error(repr(str(path))):
-            new.write_text(json.dumps(asdict(self)), encoding="ascii")
-            new.replace(path)
+        write_atomically(folder / _FACTS, json.dumps(asdict(self)).encode("ascii"))
 
 
 #: The file in the run's temporary folder.
@@ -214,10 +211,7 @@ class Resumption:
 
     def write(self, folder: Path) -> Path:
         """Write the file. Raise WriteError."""
-        path = folder / RESUMPTION_FILE
-        with convert_to_write_error(repr(str(path))):
-            path.write_text(json.dumps(asdict(self), default=sorted), encoding="ascii")
-        return path
+        return write_atomically(folder / RESUMPTION_FILE, json.dumps(asdict(self), default=sorted).encode("ascii"))
 
     @classmethod
     def read(cls, path: Path) -> Resumption:
@@ -230,9 +224,7 @@ def _changed(ids: Sequence[str], how: str) -> str:
 
 def note_change(folder: Path, text: str) -> None:
     """Report a change of the list of cases to the controller. Raise WriteError."""
-    path = folder / _CHANGE
-    with convert_to_write_error(repr(str(path))):
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    write_atomically(folder / _CHANGE, text.encode(errors="backslashreplace"))
 
 
 def noted_change(folder: Path) -> str:

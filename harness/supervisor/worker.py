@@ -19,7 +19,6 @@ from harness.core import clock, linux
 from harness.core.caseid import digest_of_ids
 from harness.devices.call_thread import NVML_LIMIT
 from harness.devices.device import CPU, Inventory
-from harness.gating.policy import Policy
 from harness.journal.events import Collected
 from harness.journal.journal import Journal, WorkerJournal
 from harness.scheduling.order import Selection, read_ids
@@ -57,7 +56,7 @@ class Worker:
             # Otherwise an orphaned worker would start a zygote and an executor on a device whose lease has ended.
             linux.die_with_parent(context.controller)
         self.context = context
-        self.policy = Policy.from_json(context.policy)
+        self.policy = context.policy
         self.selection = Selection.of(self.policy, context.seed, context.shard, read_ids(context.only))
         self._resumption = Resumption.read(Path(context.resumption)) if context.resumption else Resumption()
         self.name = name

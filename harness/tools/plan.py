@@ -1,18 +1,16 @@
 """The plan ``configs/matrix.yaml``: the machines, the runs on them, and the jobs that follow, as plain values.
 
-``docs/matrix.md`` describes every key. After a change of the models, run ``python -m harness.tools.plan`` to regenerate
-the schema.
+``docs/matrix.md`` describes every key. After a change of the models, run ``.ci/regenerate``, which makes the schema.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -25,7 +23,6 @@ from harness.gating.implication import implication
 from harness.gating.profiles import Hardware, Profile, load_hardware, load_profile
 from harness.tools.plan_words import When
 
-SCHEMA_FILE = Path(__file__).with_name("plan.schema.json")
 #: The supported releases of torch, oldest first.
 TORCH = ("2.11", "2.12", "2.13", "2.14", "2.15")
 PYTHON = ("3.11", "3.12", "3.13", "3.14")
@@ -363,17 +360,3 @@ def _product(plan: LoadedPlan, entry: Product) -> Iterator[PlanJob]:
 def _applies(exclude: Exclude, job: PlanJob) -> bool:
     wanted = exclude.model_dump(exclude_none=True)
     return all(getattr(job, key) == value for key, value in wanted.items())
-
-
-# ---- the schema ----
-
-
-def plan_schema_text() -> str:
-    """Return the contents of the shipped schema file, for editors and other programs."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    value: dict[str, Any] = {**head, **PlanFile.model_json_schema()}
-    return json.dumps(value, indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    SCHEMA_FILE.write_text(plan_schema_text(), encoding="utf-8")

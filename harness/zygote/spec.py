@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import msgspec
 
 from harness.configuration.context import RunContext
 from harness.configuration.rootdir import RootFolder, insert_options
 from harness.configuration.under import CALL_WRAPPERS
-from harness.gating.policy import Policy
 from harness.scheduling.order import Reach, read_ids
 
 #: Set while the zygote imports and collects, and restored in every executor. OpenBLAS then starts no threads, so that
@@ -71,7 +70,7 @@ class ZygoteSpec:
             start=context.start,
             under=context.under,
             variables=context.variables,
-            reach=Reach.of(Policy.from_json(context.policy), read_ids(context.only)),
+            reach=Reach.of(context.policy, read_ids(context.only)),
         )
 
     @property
@@ -80,7 +79,7 @@ class ZygoteSpec:
 
     def to_json(self) -> str:
         """Return the specification as one line of JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps(msgspec.to_builtins(self))
 
     @classmethod
     def from_json(cls, line: str) -> ZygoteSpec:

@@ -19,7 +19,6 @@ are optional, and may also be given per isolation mode:
 from __future__ import annotations
 
 import ast
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,8 +31,8 @@ import jsonschema
 import xmlschema
 
 from harness.core.text import escape_invalid_xml, format_count
-from harness.journal import events
 from tests.acceptance.project import Project, Result
+from tests.schemas import shipped_schema
 
 #: The element of a JUnit case, by outcome.
 ELEMENTS = {
@@ -195,7 +194,7 @@ def _agree(found: tuple[str, str] | None, wanted: tuple[str, str] | None) -> boo
 @cache
 def _line_schema(event: str) -> Any:
     """Return the validator for lines of this kind. The whole schema tries all kinds, and takes five times as long."""
-    schema = json.loads(events.SCHEMA_FILE.read_text())
+    schema = shipped_schema("journal/journal")
     kinds = schema["discriminator"]["mapping"]
     return jsonschema.Draft202012Validator({"$ref": kinds[event], "$defs": schema["$defs"]})
 

@@ -31,7 +31,8 @@ def build(folder: Path, pages: dict[str, str]) -> subprocess.CompletedProcess[st
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (folder / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "pages.py", folder / ".ci")
+    for name in ("generated.py", "pages.py"):
+        shutil.copy(ROOT / ".ci" / name, folder / ".ci")
     settings, separator, _ = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
     assert separator
     (folder / "mkdocs.yml").write_text(f"{settings}\n{yaml.safe_dump({'nav': NAVIGATION})}")

@@ -15,10 +15,10 @@ import pytest
 import typer
 
 from harness.cli.ready import parse_budget
-from harness.ready.model import SCHEMA_FILE
 from tests import fake_nvml
 from tests.fake_nvml import State
 from tests.ready.test_health_event import PlatformConnector
+from tests.schemas import shipped_schema
 from tests.warm.client import restore_signals
 
 pytestmark = pytest.mark.acceptance
@@ -87,7 +87,7 @@ def test_json_satisfies_the_shipped_schema(nvml_folder: Path, state: State) -> N
     state.set(1, temperature=89, process=1)
     done = ready("--passive", "--json", environ=fake_nvml.environment(nvml_folder, gpus=2, state=state))
     report = json.loads(done.stdout)
-    jsonschema.validate(report, json.loads(SCHEMA_FILE.read_text()))
+    jsonschema.validate(report, shipped_schema("ready/ready"))
     assert {"driver": "570.86.15", "vbios": "96.00.74.00.01"}.items() <= report["stack"].items()
     assert [gpu["serial"] for gpu in report["gpus"]] == ["1650000000000", "1650000000001"]
     assert {"temperature", "processes"} <= {problem["kind"] for problem in report["problems"]}

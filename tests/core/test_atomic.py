@@ -35,12 +35,13 @@ def test_writes_and_replaces(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) & 0o044, "others may read a report, as the umask allows"
 
 
-def test_nothing_is_written_through_a_link_beside_the_file(tmp_path: Path) -> None:
-    """Who can write to the folder of a report knows the name of the temporary file."""
+def test_nothing_is_written_through_a_link_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who can write to the folder of a report may guess the name of the temporary file."""
+    monkeypatch.setattr(os, "urandom", bytes)
     other = tmp_path / "other"
     other.write_bytes(b"precious")
     path = tmp_path / "report"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{bytes(6).hex()}.tmp")
     temporary.symlink_to(other)
     write_atomically(path, b"one")
     assert (other.read_bytes(), path.read_bytes(), path.is_symlink()) == (b"precious", b"one", False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 from harness.cli.main import app
 from harness.devices.capabilities import VOCABULARY, Capabilities, detect_capabilities
 from harness.devices.device import CPU, Device, Inventory
-from harness.devices.render import capabilities_page, capability_tables, inventory_json, inventory_tables
+from harness.devices.render import capability_tables, inventory_json, inventory_tables
 
 pytestmark = pytest.mark.acceptance
 
@@ -164,18 +163,6 @@ def test_every_capability_of_every_usable_device_is_shown(width: int) -> None:
             assert ["mig", "False", "NVML"] in rows
             devices = next(row for row in rows if row and row[0] == "devices")
             assert devices[1] == "2 (cuda)"
-
-
-def test_the_page_of_capabilities_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "capabilities.md"
-    assert page.read_text() == capabilities_page(), "run python -m harness.devices.render > docs/capabilities.md"
-
-
-def test_the_page_has_a_row_of_four_cells_for_each_capability() -> None:
-    rows = [line for line in capabilities_page().splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == list(VOCABULARY)
-    for row in rows:
-        assert row.count(" | ") == 3, row
 
 
 def test_the_command_prints_every_capability() -> None:

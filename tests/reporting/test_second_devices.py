@@ -17,6 +17,7 @@ from harness.reporting import github, junit, report_json, terminal
 from harness.reporting.page import document, model
 from tests.journal import journals
 from tests.reporting import build
+from tests.schemas import shipped_schema
 
 HERE, BOTH = "suites/a/test_a.py::test_here", "suites/a/test_a.py::test_both"
 _TEXTS = {
@@ -66,7 +67,7 @@ def test_junit_and_markdown(run_dir: Path) -> None:
 def test_json(run_dir: Path) -> None:
     with StoredRun.of(run_dir) as stored:
         found = json.loads(b"".join(report_json.report_json_chunks(stored, None)))
-    jsonschema.Draft202012Validator(json.loads(report_json.report_schema_text())).validate(found)
+    jsonschema.Draft202012Validator(shipped_schema("reporting/report")).validate(found)
     assert [case["second_devices"] for case in found["cases"]] == [
         [
             {

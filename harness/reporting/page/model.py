@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -15,7 +14,7 @@ from harness.backends.table import labels
 from harness.core.outcome import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NOTHING_RAN, EXIT_OK, Outcome
 from harness.core.text import format_count
 from harness.journal import environment
-from harness.journal.events import Bisected, Event, Executor, Finding, Finish, Levels, Start, Stopped, Waiver
+from harness.journal.events import Bisected, Event, Executor, Finding, Start, Stopped, Waiver
 from harness.journal.ledger import Ledger, ListResult
 from harness.journal.reader import JournalContents
 from harness.reporting.junit_case import MOST_TEXT
@@ -101,9 +100,8 @@ def page_of(
     `problem`: why there is no environment file. `ledger`: the ledger of the journal, if the caller has it. `has_files`:
     returns whether the run directory has this folder of kept files.
     """
-    events, doubled = _without_doubles(contents.events)
-    contents = dataclasses.replace(contents, events=events)
-    if ledger is None or doubled:
+    events = contents.events
+    if ledger is None:
         ledger = Ledger.from_journal(contents)
     axis = Axis.from_events(events)
     lives = tables.lives(events, axis)
@@ -124,7 +122,7 @@ def page_of(
         headline=_headline(ledger, events),
         counts=tuple(ledger.counts.items()),
         facts=tuple(_headline_facts(ledger, facts or {})),
-        doubts=tuple(_doubts(contents, doubled, facts, problem, ledger)),
+        doubts=tuple(_doubts(contents, facts, problem, ledger)),
         findings=ledger.findings,
         bisected=ledger.bisected,
         cases=cases,
@@ -147,25 +145,6 @@ def page_of(
         environment=tuple(tables.environment_rows(ledger.run, facts)),
         text_limit=limit,
     )
-
-
-def _without_doubles(events: Sequence[Event]) -> tuple[tuple[Event, ...], int]:
-    """Return the events without duplicates, and the number of duplicates."""
-    seen: set[tuple[object, ...]] = set()
-    kept: list[Event] = []
-    for event in events:
-        key: tuple[object, ...]
-        if isinstance(event, Start | Finish | Levels):
-            key = (event.event, event.t, event.case, event.attempt, event.executor)
-        elif isinstance(event, Executor):
-            key = (event.event, event.t, event.executor, event.state, event.pid)
-        else:
-            kept.append(event)
-            continue
-        if key not in seen:
-            seen.add(key)
-            kept.append(event)
-    return tuple(kept), len(events) - len(kept)
 
 
 def _headline(ledger: Ledger, events: Iterable[Event]) -> Headline:
@@ -239,9 +218,7 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _doubts(
-    contents: JournalContents, doubled: int, facts: Mapping[str, Any] | None, problem: str, ledger: Ledger
-) -> Iterable[str]:
+def _doubts(contents: JournalContents, facts: Mapping[str, Any] | None, problem: str, ledger: Ledger) -> Iterable[str]:
     """Yield the problems of the page's source files, one text per problem."""
     for damaged in contents.damaged[:20]:
         yield inert.inert_line(f"Line {damaged.number} of the journal cannot be read and was ignored: {damaged.reason}")
@@ -250,7 +227,7 @@ def _doubts(
     for unknown in contents.unknown[:20]:
         line = f"Line {unknown.number} of the journal has the unknown kind {json.dumps(unknown.kind)}"
         yield inert.inert_line(f"{line} and was ignored: use a newer harness to read it")
-    if doubled:
+    if doubled := ledger.read_problems.doubled_lines:
         yield f"{format_count(doubled, 'duplicate line')} in the journal, counted once."
     if problem or facts is None:
         yield f"The environment is not known: {inert.inert_line(problem) or 'there is no environment.json'}."

@@ -15,7 +15,6 @@ from harness.sim.native import build as native
 from harness.sim.native import faults
 from harness.sim.native.build import BuildRecipe, Progress
 from harness.sim.native.provider import ProvidedDevice
-from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import toolchain
 from harness.sim.simcuda.toolchain import SimcudaToolchains
 
@@ -49,11 +48,7 @@ def interposer_preload(
     if not injections:
         return dict(before)
     library = str(build_interposer(environ=environ))
-    if set(library) & set(" :"):
-        raise BuildError(
-            f"cannot load the interposer from {library!r}, since LD_PRELOAD allows neither spaces nor colons: set "
-            "$HARNESS_CACHE_DIR to another folder"
-        )
+    native.check_preloadable(library, _NOUN)
     others = before.get(PRELOAD, environ.get(PRELOAD, ""))
     return {**before, PRELOAD: f"{library}:{others}" if others else library}
 

@@ -10,9 +10,7 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from harness.core.atomic import open_atomically
 from harness.core.errors import HarnessError
 from harness.core.models import StrictModel
 from harness.sim.native import build
@@ -35,7 +34,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 
 
 class LibraryArchiveError(HarnessError):
-    """An archive of libraries cannot be read or written."""
+    """An archive of libraries cannot be read, or its libraries cannot be kept."""
 
 
 class LibraryEntry(StrictModel):
@@ -69,7 +68,7 @@ def write_library_archive(
 ) -> list[LibraryEntry]:
     """Write the libraries of these recipes, and build those that the cache lacks.
 
-    Raise LibraryArchiveError, BuildError.
+    Raise WriteError, BuildError.
     """
     made = [(recipe, build.build_libraries(recipe, environ=environ)) for recipe in recipes]
     entries = [
@@ -82,20 +81,11 @@ def write_library_archive(
         for recipe, folder in made
     ]
     manifest = LibraryManifest.model_validate({"schema": 1, "entries": tuple(entries)}).model_dump_json(by_alias=True)
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                with tarfile.open(fileobj=file, mode="w:gz", compresslevel=6) as tar:
-                    _put(tar, MANIFEST, manifest.encode())
-                    for entry, (_, folder) in zip(entries, made, strict=True):
-                        for name in entry.files:
-                            _put(tar, f"{entry.folder}/{entry.key}/{name}", (folder / name).read_bytes())
-                os.replace(file.name, path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise LibraryArchiveError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    with open_atomically(path) as file, tarfile.open(fileobj=file, mode="w:gz", compresslevel=6) as tar:
+        _put(tar, MANIFEST, manifest.encode())
+        for entry, (_, folder) in zip(entries, made, strict=True):
+            for name in entry.files:
+                _put(tar, _member(entry, name), (folder / name).read_bytes())
     return entries
 
 
@@ -125,7 +115,10 @@ def read_library_archive(
         cache = build.open_cache(environ, entry.noun, entry.folder)
         there = all((cache / entry.key / name).is_file() for name in entry.files)
         if not there:
-            _keep(cache, entry.key, {name: contents[_member(entry, name)] for name in entry.files})
+            try:
+                build.keep_libraries(cache / entry.key, {name: contents[_member(entry, name)] for name in entry.files})
+            except OSError as error:
+                raise LibraryArchiveError(f"cannot write to the cache {str(cache)!r}: {error.strerror}") from None
         imported.append(ImportedLibrary(entry.noun, entry.key, there, (entry.folder, entry.key) in keys))
     return imported
 
@@ -173,18 +166,3 @@ def _contents(tar: tarfile.TarFile, manifest: LibraryManifest, path: Path) -> di
         if hashlib.sha256(members[name]).hexdigest() != digest:
             raise LibraryArchiveError(f"{str(path)!r}: {name!r} differs from its manifest")
     return members
-
-
-def _keep(cache: Path, key: str, files: Mapping[str, bytes]) -> None:
-    """Put libraries into the cache. Their folder appears atomically."""
-    try:
-        with tempfile.TemporaryDirectory(dir=cache, prefix="importing-") as folder:
-            work = Path(folder) / key
-            work.mkdir(mode=0o755)
-            for name, data in files.items():
-                (work / name).write_bytes(data)
-                (work / name).chmod(0o755)
-            shutil.rmtree(cache / key, ignore_errors=True)  # an incomplete folder
-            os.rename(work, cache / key)
-    except OSError as error:
-        raise LibraryArchiveError(f"cannot write to the cache {str(cache)!r}: {error.strerror}") from None

@@ -312,16 +312,20 @@ def open_cache(environ: Mapping[str, str], noun: str, name: str) -> Path:
         ) from None
 
 
-def cache_folder(environ: Mapping[str, str], recipe: BuildRecipe) -> Path:
-    """Return the folder of the cached libraries.
-
-    Raise BuildError if no variable names a folder and there is no home folder.
-    """
-    return writable_cache_root(environ, recipe.noun) / recipe.folder
+def check_preloadable(path: str, noun: str) -> None:
+    """Raise BuildError if no library in this path can be loaded at the start of a process."""
+    if set(path) & set(" :"):
+        raise BuildError(
+            f"cannot load {noun} from {path!r}, since LD_PRELOAD allows neither spaces nor colons: set "
+            "$HARNESS_CACHE_DIR to another folder"
+        )
 
 
 def writable_cache_root(environ: Mapping[str, str], noun: str) -> Path:
-    """Return the folder of all caches. `noun`: the cached item, for BuildError, as in `cache_folder`."""
+    """Return the folder of all caches. `noun`: the cached item.
+
+    Raise BuildError if no variable names a folder and there is no home folder.
+    """
     root = core_cache.cache_root(environ)
     if root is None:
         raise BuildError(f"there is no home folder to cache {noun} in: set $HARNESS_CACHE_DIR")
@@ -379,17 +383,22 @@ def _build(
         out = run_cmake(tree, recipe.tools, recipe.noun, recipe.parts, report, environ, lock)
         if missing := [name for name in recipe.files if not (out / name).is_file()]:
             raise BuildError(f"CMake made no {missing[0]!r} for {recipe.noun}: its sources are inconsistent")
-        with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as folder:
-            work = Path(folder) / made.name
-            work.mkdir(mode=0o755)  # whatever the umask is, the group may not write code
-            for name in recipe.files:
-                shutil.copy(out / name, work)
-                (work / name).chmod(0o755)
-            shutil.rmtree(made, ignore_errors=True)  # an incomplete folder
-            os.rename(work, made)
+        keep_libraries(made, {name: (out / name).read_bytes() for name in recipe.files})
         _touch(tree)
     sweep(cache, time.time() - _KEPT)
     report(f"built {recipe.noun} in {time.monotonic() - begin:.0f} s")
+
+
+def keep_libraries(made: Path, files: Mapping[str, bytes]) -> None:
+    """Put libraries into the cache. Their folder `made` appears atomically."""
+    with tempfile.TemporaryDirectory(dir=made.parent, prefix="new-") as folder:
+        work = Path(folder) / made.name
+        work.mkdir(mode=0o755)  # whatever the umask is, the group may not write code
+        for name, data in files.items():
+            (work / name).write_bytes(data)
+            (work / name).chmod(0o755)
+        shutil.rmtree(made, ignore_errors=True)  # an incomplete folder
+        os.rename(work, made)
 
 
 @contextmanager

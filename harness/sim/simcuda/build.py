@@ -19,7 +19,6 @@ from harness.devices import software
 from harness.sim.native import build as native
 from harness.sim.native.build import BuildRecipe, Progress
 from harness.sim.native.provider import ProvidedDevice
-from harness.sim.native.toolchain import BuildError
 from harness.sim.simcuda import autoload, toolchain
 from harness.sim.simcuda.device_code import toolkit
 from harness.sim.simcuda.toolchain import NOUN, SimcudaToolchains
@@ -56,12 +55,7 @@ def build_simcuda(progress: Progress | None = None, *, environ: Mapping[str, str
     """
     tools = toolchain.find_simcuda_toolchains(environ)
     made = simcuda_recipe(tools)
-    cache = str(native.cache_folder(environ, made))
-    if set(cache) & set(" :"):
-        raise BuildError(
-            f"cannot load {NOUN} from {cache!r}, since LD_PRELOAD allows neither spaces nor colons: set "
-            "$HARNESS_CACHE_DIR to another folder"
-        )
+    native.check_preloadable(str(native.writable_cache_root(environ, NOUN) / made.folder), NOUN)
     folder = native.build_libraries(made, progress, environ=environ)
     detected = software.torch_cuda_version().value
     release = ".".join(map(str, detected)) if isinstance(detected, tuple) else f"{tools.major}.0"

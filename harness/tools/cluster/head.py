@@ -25,15 +25,13 @@ from harness.tools.cluster.engine import Host
 from harness.tools.cluster.jobs import (
     Action,
     Drop,
-    EndSession,
     GiveJobs,
     LostAttempt,
     NodeState,
     NotRun,
-    OpenSession,
-    QuitNode,
     ReopenedCase,
     Suspected,
+    Tell,
 )
 from harness.tools.cluster.link import (
     BEAT,
@@ -43,13 +41,11 @@ from harness.tools.cluster.link import (
     Bye,
     CaseMessage,
     Done,
-    End,
     Give,
     Hello,
     Lines,
     Link,
     LinkProtocolError,
-    Open,
     Quit,
     Ready,
     SessionOver,
@@ -417,12 +413,8 @@ class Head:
             match action:
                 case GiveJobs(node=name, jobs=jobs):
                     self._give(self._members[name], jobs)
-                case EndSession(node=name):
-                    self._send(self._members[name], End())
-                case OpenSession(node=name, alone=alone):
-                    self._send(self._members[name], Open(alone=alone))
-                case QuitNode(node=name, stop=stop):
-                    self._send(self._members[name], Quit(stop=stop))
+                case Tell(node=name, message=message):
+                    self._send(self._members[name], message)
                 case Drop(node=name, why=why):
                     self._drop(self._members[name], why)
                 case LostAttempt(case=case, node=name, why=why, final=final):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from harness.core.outcome import Outcome
+from harness.tools.cluster.link import End, Open, Quit
 
 
 class NodeState(Enum):
@@ -94,26 +95,11 @@ class GiveJobs:
 
 
 @dataclass(frozen=True, slots=True)
-class EndSession:
-    """End the supply of cases for a node's session."""
+class Tell:
+    """Send a message to a node: open another session, end the supply of cases, or quit."""
 
     node: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    """Start another session on a node. `alone`: with one worker, for suspects."""
-
-    node: str
-    alone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class QuitNode:
-    """End a node. `stop`: immediately, as on a signal."""
-
-    node: str
-    stop: str = ""
+    message: Open | End | Quit
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +143,7 @@ class NotRun:
     why: str
 
 
-Action = GiveJobs | EndSession | OpenSession | QuitNode | Drop | LostAttempt | Suspected | ReopenedCase | NotRun
+Action = GiveJobs | Tell | Drop | LostAttempt | Suspected | ReopenedCase | NotRun
 
 
 class Waiting:

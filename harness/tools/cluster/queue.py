@@ -19,19 +19,18 @@ from harness.scheduling.backlog import longest_short
 from harness.tools.cluster.jobs import (
     Action,
     Drop,
-    EndSession,
     GiveJobs,
     Job,
     LostAttempt,
     Node,
     NodeState,
     NotRun,
-    OpenSession,
-    QuitNode,
     ReopenedCase,
     Suspected,
+    Tell,
     Waiting,
 )
+from harness.tools.cluster.link import End, Open, Quit
 
 #: A node whose sessions end this often without a finished case gets no other session.
 MOST_FAILURES = 3
@@ -164,7 +163,7 @@ class CaseQueue:
         remaining = [node for node in self.nodes.values() if node.state not in (NodeState.GONE, NodeState.QUITTING)]
         for node in remaining:
             node.state, node.moved = NodeState.QUITTING, self._now
-        return [*(QuitNode(node.name, why) for node in remaining), *self._go_on()]
+        return [*(Tell(node.name, Quit(stop=why)) for node in remaining), *self._go_on()]
 
     def tick(self, now: float) -> list[Action]:
         """Handle timeouts."""
@@ -258,7 +257,7 @@ class CaseQueue:
             idle = node.state in (NodeState.STARTING, NodeState.IDLE) and node.over
             if node.state not in (NodeState.QUITTING, NodeState.GONE) and (nothing_left or idle):
                 node.state, node.moved = NodeState.QUITTING, self._now
-                actions.append(QuitNode(node.name))
+                actions.append(Tell(node.name, Quit()))
         return actions
 
     def _is_settled(self) -> bool:
@@ -344,14 +343,14 @@ class CaseQueue:
                 waits = node.takes and any(waiting.has_for(node.name) for waiting in self._lists(alone=node.alone))
                 if not waits and not (node.alone and len(node.leased) == _ALONE):
                     node.state = NodeState.CLOSING
-                    actions.append(EndSession(node.name))
+                    actions.append(Tell(node.name, End()))
             elif node.state is NodeState.IDLE and node.takes:
                 alone = not self._lacks(node, alone=False)
                 if not alone or self._lacks(node, alone=True):
                     node.state, node.sessions, node.free, node.alone = NodeState.STARTING, node.sessions + 1, 0, alone
                     node.workers = 1 if alone else node.workers
                     node.moved = self._now
-                    actions.append(OpenSession(node.name, alone))
+                    actions.append(Tell(node.name, Open(alone=alone)))
         return actions
 
     def _lacks(self, node: Node, *, alone: bool) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -80,7 +79,7 @@ def forwarded_variables(environ: dict[str, str]) -> dict[str, str]:
 def run_cluster(options: ClusterRequest, engine: Engine, log: Callable[[str], None]) -> int:
     """Run on all nodes of the engine, and report. Return the exit status."""
     begun = time.monotonic()
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    run_id = identity.make_run_id()
     run_dir, lock = _run_dir(options, run_id)
     try:
         earlier, seed = _earlier(options, run_dir, log)

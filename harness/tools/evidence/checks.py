@@ -103,13 +103,13 @@ def _shards(record: EvidenceRecord) -> Iterator[str]:
             f"the run is only shard {record.run.shard}: merge all shards with harness report merge, and pack the "
             "merged run"
         )
-    if not record.shards:
+    if not record.ledger.shards:
         return
-    counts = Counter(shard.shard for shard in record.shards)
+    counts = Counter(shard.shard for shard in record.ledger.shards)
     try:
-        count = Shard.parse(record.shards[0].shard).count
+        count = Shard.parse(record.ledger.shards[0].shard).count
     except ValueError as error:
-        yield f"the journal names shard {record.shards[0].shard!r}, expected {error}"
+        yield f"the journal names shard {record.ledger.shards[0].shard!r}, expected {error}"
         return
     missing = (f"{index}/{count}" for index in range(1, count + 1) if f"{index}/{count}" not in counts)
     yield from (f"shard {name} is missing in the merged run" for name in islice(missing, _SHOWN))
@@ -118,7 +118,7 @@ def _shards(record: EvidenceRecord) -> Iterator[str]:
             yield f"shard {name} is in the merged run {times} times"
         elif name.partition("/")[2] != str(count):
             yield f"shard {name} is not one of the {count} shards of the merged run"
-    for shard in record.shards:
+    for shard in record.ledger.shards:
         if shard.exit_status is None:
             yield f"shard {shard.shard} did not finish"
 
@@ -142,7 +142,7 @@ def _torn(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _parts(record: EvidenceRecord) -> Iterator[str]:
-    runs = record.runs
+    runs = record.ledger.runs
     if record.contents.events[0].event != "run":
         yield f"the journal begins with a line of kind {record.contents.events[0].event!r}, expected 'run'"
     parts = [run.part for run in runs]
@@ -178,7 +178,7 @@ def _after_the_end(record: EvidenceRecord) -> Iterator[str]:
 
 
 def _times(record: EvidenceRecord) -> Iterator[str]:
-    begun, last = record.runs[0].t, record.ledger.end
+    begun, last = record.ledger.runs[0].t, record.ledger.end
     until = None if last is None else last.t
     if until is not None and until < record.run.t - CLOCK:
         yield f"the run ended {record.run.t - until:.0f} s before it started"
@@ -273,7 +273,7 @@ def _executors(record: EvidenceRecord) -> Iterator[str]:
             ran = format_count(event.cases, "attempt")
             have = attempts[event.executor]
             yield f"journal line {number}: executor {event.executor} ran {ran}, but the journal has {have}"
-    if not record.shards and all(finding.kind != "worker" for finding in record.ledger.findings):
+    if not record.ledger.shards and all(finding.kind != "worker" for finding in record.ledger.findings):
         for executor, number in alive.items():
             yield f"journal line {number}: executor {executor} started, but its end is not in the journal"
 
@@ -337,7 +337,7 @@ def _status(record: EvidenceRecord) -> Iterator[str]:
 
 def _lists(record: EvidenceRecord) -> Iterator[str]:
     """Check that must-pass lists and waivers match the run's identity."""
-    facts = record.runs[0].identity
+    facts = record.ledger.runs[0].identity
     lists = [event for event in record.contents.events if isinstance(event, MustPass)]
     listed = ", ".join(f"{must_pass.name} {must_pass.hash[:19]}" for must_pass in lists) or "none"
     if identity.MUST_PASS in facts and listed != facts[identity.MUST_PASS]:
@@ -443,7 +443,7 @@ def _environments(record: EvidenceRecord) -> Iterator[str]:
     """Check that the environment files belong to this journal."""
     for name in record.unreadable:
         yield f"{name} is not the environment file of a run: expected a JSON object"
-    runs, merged = record.runs, bool(record.shards)
+    runs, merged = record.ledger.runs, bool(record.ledger.shards)
     for run in runs:
         last = run is runs[-1]
         name = environment.FILE_NAME if last else f"environment-{run.part}.json"
@@ -485,7 +485,7 @@ def _pairs(run: RunStarted, recorded: object) -> Iterator[tuple[str, object, obj
 
 def _merged_environments(record: EvidenceRecord) -> Iterator[str]:
     shards = mapping(record.environment.get("shards"))
-    for shard in record.shards:
+    for shard in record.ledger.shards:
         if shard.shard not in shards:
             yield f"environment.json has no facts of shard {shard.shard}"
             continue
@@ -501,10 +501,6 @@ def _merged_environments(record: EvidenceRecord) -> Iterator[str]:
 
 def _shown(value: object) -> str:
     return repr(single_line(value if isinstance(value, str) else str(value), 200))
-
-
-def _junit(record: EvidenceRecord) -> Iterator[str]:
-    yield from junit_problems(record)
 
 
 def _attempt(event: Start | Finish) -> Attempt:
@@ -539,6 +535,6 @@ _WRONG: tuple[_Check, ...] = (
     _devices,
     _software,
     _environments,
-    _junit,
+    junit_problems,
     _conformance,
 )

@@ -176,9 +176,9 @@ def summary_of(record: EvidenceRecord, *, complete: bool) -> ManifestSummary:
             must_pass=tuple(must_pass.name for must_pass in ledger.lists if not must_pass.missed),
         ),
         run=RunFacts(
-            run_ids=tuple(part.run_id for part in record.runs),
-            shards=tuple(f"{shard.shard}: {shard.run_id}" for shard in record.shards),
-            started=record.runs[0].t,
+            run_ids=tuple(part.run_id for part in record.ledger.runs),
+            shards=tuple(f"{shard.shard}: {shard.run_id}" for shard in record.ledger.shards),
+            started=record.ledger.runs[0].t,
             ended=None if ledger.end is None else ledger.end.t,
             seed=run.seed,
             isolation=run.isolation,

@@ -15,7 +15,7 @@ from harness import __version__
 from harness.backends.table import BACKENDS, backend_of
 from harness.core.text import escape_invalid_xml, single_line
 from harness.journal import environment, journal, reader
-from harness.journal.events import Event, MergedShard, RunStarted, Waiver
+from harness.journal.events import Event, RunStarted, Waiver
 from harness.journal.ledger import Ledger
 from harness.journal.reader import JournalContents
 from harness.reporting import junit
@@ -50,16 +50,6 @@ class EvidenceRecord:
         """The latest ``run`` line."""
         assert self.ledger.run is not None
         return self.ledger.run
-
-    @property
-    def runs(self) -> tuple[RunStarted, ...]:
-        """The ``run`` lines: one for each part of the run."""
-        return tuple(event for event in self.contents.events if isinstance(event, RunStarted))
-
-    @property
-    def shards(self) -> tuple[MergedShard, ...]:
-        """The shards of a merged run."""
-        return tuple(event for event in self.contents.events if isinstance(event, MergedShard))
 
     @property
     def waivers(self) -> tuple[Waiver, ...]:

@@ -29,6 +29,7 @@ from harness.journal.ledger import Ledger
 from tests.fleet.matrix import runs
 from tests.fleet.matrix.runs import CASES, Machine
 from tests.reporting import build
+from tests.schemas import shipped_schema
 
 ONE, TWO, THREE = CASES
 
@@ -384,15 +385,11 @@ def test_a_path_without_a_run_is_refused(tmp_path: Path) -> None:
 # ---- the JSON ----
 
 
-def test_the_shipped_schema_is_that_of_the_models() -> None:
-    assert model.SCHEMA_FILE.read_text() == model.matrix_schema_text()
-
-
 def test_the_json_fits_the_schema_and_is_the_same_for_the_same_runs(tmp_path: Path) -> None:
     made = runs.fleet(tmp_path, 6, n4=ONE, n5=ONE, n6=ONE, n2=TWO)
     runs.run(tmp_path / "n7", Machine("n7"), {ONE: Outcome.GATED, TWO: Outcome.FLAKY, THREE: Outcome.LOST})
     first = model.matrix_json(matrix(made))
-    jsonschema.Draft202012Validator(json.loads(model.matrix_schema_text())).validate(json.loads(first))
+    jsonschema.Draft202012Validator(shipped_schema("fleet/matrix")).validate(json.loads(first))
     assert first == model.matrix_json(matrix(*sorted(tmp_path.iterdir(), reverse=True)))
     assert Matrix.model_validate_json(first, strict=False) == matrix(made)
 

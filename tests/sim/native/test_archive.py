@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.errors import WriteError
 from harness.sim.native import build
 from harness.sim.native.archive import ImportedLibrary, LibraryArchiveError, read_library_archive, write_library_archive
 from harness.sim.native.build import BuildRecipe
@@ -35,7 +36,7 @@ def archive(tmp_path: Path) -> Path:
     """Return an archive of libraries from a cache."""
     made = recipe(tmp_path)
     environ = {"HARNESS_CACHE_DIR": str(tmp_path / "first")}
-    folder = build.cache_folder(environ, made) / build.cache_key(made)
+    folder = tmp_path / "first" / made.folder / build.cache_key(made)
     folder.mkdir(parents=True)
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
@@ -150,7 +151,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("archive")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(LibraryArchiveError, match=r"cannot write .*No such file"):
+    with pytest.raises(WriteError, match=r"cannot write .*No such file"):
         write_library_archive(
             tmp_path / "nowhere" / "a.tar.gz", [recipe(tmp_path)], {"HARNESS_CACHE_DIR": str(tmp_path / "first")}
         )

@@ -51,7 +51,7 @@ def test_a_library_is_built_once_and_reported(toy: Toy) -> None:
     assert toy.build() == library
     assert toy.compiled() == []
     assert len(toy.said) == 5
-    assert not list(toy.cache.rglob("building-*"))
+    assert not list(toy.cache.rglob("new-*"))
 
 
 def test_other_folders_share_the_build(toy: Toy, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_what_was_not_used_for_a_month_is_removed(toy: Toy) -> None:
 )
 def test_where_libraries_are_kept(environ: dict[str, str], folder: str) -> None:
     recipe = BuildRecipe("the toy", "toy", Path(), (), (), (), Toolchain((), "", ()))
-    assert str(build.cache_folder(environ, recipe)) == folder
+    assert str(build.writable_cache_root(environ, recipe.noun) / recipe.folder) == folder
 
 
 def test_a_cache_that_cannot_be_used_is_named(toy: Toy) -> None:

@@ -12,16 +12,15 @@ from harness.tools.cluster import queue
 from harness.tools.cluster.jobs import (
     Action,
     Drop,
-    EndSession,
     GiveJobs,
     Job,
     LostAttempt,
     NodeState,
     NotRun,
-    OpenSession,
-    QuitNode,
     ReopenedCase,
+    Tell,
 )
+from harness.tools.cluster.link import End, Open, Quit
 from harness.tools.cluster.queue import CaseQueue
 
 KIND = "H200"
@@ -57,8 +56,8 @@ def test_nothing_is_given_out_before_all_nodes_are_there() -> None:
     assert found.wants("b", 4) == []
     actions = ready(found, "b")
     assert (jobs(actions, "a"), jobs(actions, "b")) == ([0, 1], [2, 3])
-    assert EndSession("a") in actions  # none is left, so workers begin their last cases
-    assert EndSession("b") in actions
+    assert Tell("a", End()) in actions  # none is left, so workers begin their last cases
+    assert Tell("b", End()) in actions
 
 
 def test_a_node_that_does_not_come_is_waited_for_only_so_long() -> None:
@@ -109,12 +108,12 @@ def test_a_lost_node_loses_only_what_ran() -> None:
     for case in (0, 1):
         finish(found, "a", case)
     actions = found.session_over("a", "it ended", 3)
-    assert OpenSession("a", alone=True) in actions
+    assert Tell("a", Open(alone=True)) in actions
     ready(found, "a")
     actions = found.wants("a", 2)
     assert jobs(actions, "a") == [second, first]  # the one that is known to have begun is the last one
-    assert EndSession("a") not in actions
-    assert EndSession("a") in finish(found, "a", second)
+    assert Tell("a", End()) not in actions
+    assert Tell("a", End()) in finish(found, "a", second)
 
 
 def test_a_node_that_gave_a_case_back_does_not_get_it_again() -> None:
@@ -136,14 +135,14 @@ def test_a_red_case_is_tried_on_another_device_once() -> None:
     finish(found, "b", case, Outcome.FAILED)
     finish(found, "a", other)
     actions = found.session_over("a", "", 3)
-    assert OpenSession("a") in actions
+    assert Tell("a", Open()) in actions
     ready(found, "a")
     (look,) = jobs(found.wants("a", 1), "a")
     assert found.jobs[look] == Job(case, look=True, first="b-0", first_on="b", kind=KIND, shunned={"b"})
     assert found.left == 0
     found.judged(look, Outcome.PASSED)
     actions = found.done("a", case, "a-0")
-    assert {each.node for each in actions if isinstance(each, QuitNode)} == {"a", "b"}
+    assert {each.node for each in actions if isinstance(each, Tell) and isinstance(each.message, Quit)} == {"a", "b"}
 
 
 def test_a_second_look_opens_one_session() -> None:
@@ -159,10 +158,14 @@ def test_a_second_look_opens_one_session() -> None:
         (case,) = found.nodes[name].leased
         finish(found, name, case)
         assert found.session_over(name, "", 3) == []
-    opened = [each.node for each in finish(found, "n3", red, Outcome.FAILED) if isinstance(each, OpenSession)]
+    opened = [
+        each.node
+        for each in finish(found, "n3", red, Outcome.FAILED)
+        if isinstance(each, Tell) and isinstance(each.message, Open)
+    ]
     (other,) = opened
     for now in (4, 5):
-        assert not [each for each in found.tick(now) if isinstance(each, OpenSession)]
+        assert not [each for each in found.tick(now) if isinstance(each, Tell) and isinstance(each.message, Open)]
     ready(found, other)
     assert len(jobs(found.wants(other, 2), other)) == 1
 
@@ -180,9 +183,9 @@ def test_returned_cases_open_as_many_sessions_as_they_need() -> None:
             finish(found, name, case)
         found.session_over(name, "", 3)
     actions = [each for case in held for each in finish(found, "a", case, Outcome.NOT_RUN)]
-    opened = [each for each in actions if isinstance(each, OpenSession)]
+    opened = [each for each in actions if isinstance(each, Tell) and isinstance(each.message, Open)]
     assert len(held) == 2
-    assert opened == [OpenSession("b")]
+    assert opened == [Tell("b", Open())]
 
 
 def test_sessions_that_only_fail_are_not_opened_for_ever() -> None:
@@ -195,7 +198,7 @@ def test_sessions_that_only_fail_are_not_opened_for_ever() -> None:
     assert [each.why for each in actions if isinstance(each, NotRun)] == [
         "no node is left that could run it (a: status 3)"
     ]
-    assert QuitNode("a") in actions
+    assert Tell("a", Quit()) in actions
 
 
 def test_a_node_that_is_stuck_is_lost() -> None:

@@ -13,14 +13,13 @@ import pytest
 from harness.core.outcome import Outcome
 from harness.tools.cluster.jobs import (
     Action,
-    EndSession,
     GiveJobs,
     LostAttempt,
     NotRun,
-    OpenSession,
-    QuitNode,
     Suspected,
+    Tell,
 )
+from harness.tools.cluster.link import End, Open, Quit
 from harness.tools.cluster.queue import CaseQueue
 
 WORKERS, SECONDS = 2, 0.3
@@ -104,12 +103,12 @@ class Cluster:
                 case GiveJobs(node=name, jobs=jobs):
                     self.nodes[name].given += jobs
                     self._go_on(self.nodes[name])
-                case EndSession(node=name):
+                case Tell(node=name, message=End()):
                     self.nodes[name].ended = True
                     self._go_on(self.nodes[name])
-                case OpenSession(node=name, alone=alone):
+                case Tell(node=name, message=Open(alone=alone)):
                     self._open(self.nodes[name], 1 if alone else WORKERS)
-                case QuitNode(node=name):
+                case Tell(node=name, message=Quit()):
                     self.nodes[name].sent.append(lambda name=name: self.queue.ended(name))  # type: ignore[misc]
                 case NotRun(case=case, why=why):
                     self.ends[case], self.messages[case] = "not_run", why

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from harness.core.atomic import write_atomically
 from harness.core.cache import cache_root, code_cache
 from harness.sim.native.build import sweep
 from harness.sim.native.toolchain import find_torch_toolchain, short_digest
@@ -29,6 +30,7 @@ from harness.sim.simcuda.compiler.accesses import Accesses
 
 _NOUN = "a kernel of the simulated CUDA"
 _KEPT = 30 * 86400.0  # seconds since the last use
+_MODE = 0o600  # whatever the umask is, the group may not write code
 
 #: The semantics are those of a GPU: no contraction of a product and a sum, zeros with a sign, infinities and NaN.
 #: Compilation takes longer than a kernel's work on the small tensors of cases, so there is little optimisation.
@@ -100,7 +102,7 @@ def _store() -> _Store:
     command = (*tools.compiler, *options, *(f"-I{path}" for path in includes))
     libraries = (f"-L{torch / 'lib'}", *(f"-l{name}" for name in _LIBRARIES))
     if not header.exists():
-        _write(header, _PREFIX.encode())
+        write_atomically(header, _PREFIX.encode(), _MODE)
     # Clang compares the times of all headers with those in a precompiled header, so it needs one per installation.
     if "clang" not in tools.compiler_text:
         _precompile(command, header)
@@ -141,7 +143,7 @@ def _precompile(command: tuple[str, ...], header: Path) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 work = Path(folder) / made.name
                 _call([*command, "-x", "c++-header", "-o", str(work), str(header)])
-                _write(made, work.read_bytes())
+                write_atomically(made, work.read_bytes(), _MODE)
 
 
 def _compile(store: _Store, source: str, library: Path) -> None:
@@ -149,18 +151,7 @@ def _compile(store: _Store, source: str, library: Path) -> None:
         file, work = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         file.write_text(source, encoding="utf-8")
         _call([*store.command, "-include", str(store.header), "-shared", "-o", str(work), str(file), *store.libraries])
-        _write(library, work.read_bytes())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically, even if this process dies or another one writes the same file."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix="writing-", delete=False) as file:
-        try:
-            file.write(content)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-    os.replace(file.name, path)
+        write_atomically(library, work.read_bytes(), _MODE)
 
 
 def _call(command: list[str]) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.sim.simcuda.device_code import ptx, translate
 from harness.sim.simcuda.device_code.toolkit import Settings
@@ -133,15 +134,7 @@ def compile_module(source: Source, settings: Settings, library: Path) -> None:
         except (translate.TranslationError, DeviceCodeError) as error:
             named = ", ".join(f"{kernel.name} uses {kernel.unsupported}" for kernel in kernels if kernel.unsupported)
             raise DeviceCodeError(named or str(error)) from None
-        place_file(work, library)
-
-
-def place_file(made: Path, wanted: Path) -> None:
-    """Copy a file to its place in one step: other processes may be writing the same one."""
-    with tempfile.NamedTemporaryFile(dir=wanted.parent, prefix="writing-", delete=False) as file:
-        file.write(made.read_bytes())
-    os.chmod(file.name, 0o700)
-    os.replace(file.name, wanted)
+        write_atomically(library, work.read_bytes(), 0o700)
 
 
 def run_compiler(command: Sequence[str]) -> str:

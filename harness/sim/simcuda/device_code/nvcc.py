@@ -6,13 +6,13 @@ concern code for a GPU have no effect.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.core.atomic import write_atomically
 from harness.core.errors import HarnessError
 from harness.sim.simcuda.device_code import module, translate
 from harness.sim.simcuda.device_code.module import DeviceCodeError
@@ -170,8 +170,7 @@ def _objects(call: _Call, settings: Settings, folder: Path) -> Iterator[str]:
         _compile(call, settings, Path(name), made)
         if call.only_compile:
             place = Path(call.output or Path(name).with_suffix(".o").name)
-            module.place_file(made, place)
-            os.chmod(place, 0o644)
+            write_atomically(place, made.read_bytes())
         yield str(made)
 
 

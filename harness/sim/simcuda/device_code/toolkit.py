@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core.atomic import write_atomically
 from harness.core.cache import cache_root, code_cache
 from harness.sim.native.build import sweep
 from harness.sim.native.toolchain import short_digest
@@ -64,8 +65,8 @@ class Settings:
 def make_toolkit(tools: SimcudaToolchains, libraries: Path, release: str, environ: Mapping[str, str]) -> Path:
     """Return the folder of the toolkit for these toolchains and this build of the libraries. Make it if it is missing.
 
-    Raise CacheError if others could put code into it, and OSError if there is no room for it. A module that nobody has
-    compiled for 30 days is removed.
+    Raise CacheError if others could put code into it, and OSError or WriteError if there is no room for it. A module
+    that nobody has compiled for 30 days is removed.
     """
     includes = [str(folder) for name, folder in tools.runtime.folders.items() if name.startswith("CUDA_INCLUDE")]
     settings = {
@@ -79,7 +80,7 @@ def make_toolkit(tools: SimcudaToolchains, libraries: Path, release: str, enviro
     folder = _folder(environ, short_digest([settings, tools.runtime.key(), sys.executable, sources]))
     if not (folder / "settings.json").is_file():
         _fill(folder, tools.major, libraries, _wheel_folders("include"), _wheel_folders("lib"))
-        _write(folder / "settings.json", json.dumps(settings), 0o644)
+        write_atomically(folder / "settings.json", json.dumps(settings).encode(), 0o644)
     if os.access(folder, os.W_OK):
         os.utime(folder)
         sweep(folder.parent, time.time() - _KEPT)
@@ -126,7 +127,7 @@ def _fill(folder: Path, major: int, libraries: Path, includes: Sequence[Path], w
         f"PYTHONSAFEPATH=1 exec {shlex.quote(sys.executable)} -m harness.sim.simcuda.device_code.nvcc "
         f'{shlex.quote(str(folder))} "$@"\n'
     )
-    _write(folder / "bin" / "nvcc", script, 0o755)
+    write_atomically(folder / "bin" / "nvcc", script.encode(), 0o755)
 
 
 def _link(place: Path, target: Path) -> None:
@@ -134,13 +135,6 @@ def _link(place: Path, target: Path) -> None:
         place.symlink_to(target)
     except FileExistsError:
         return  # an earlier wheel has it, or another process is filling the folder
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix="writing-", delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(file.name, mode)
-    os.replace(file.name, path)
 
 
 def toolkit_environment(toolkit: Path, major: int, environ: Mapping[str, str]) -> dict[str, str]:

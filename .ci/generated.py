@@ -1,24 +1,40 @@
-"""Generate two pages of the documentation from the code: the options and the commands.
+"""The files that the code decides: JSON schemas, and pages of the documentation.
 
-``python -m harness.cli.reference`` prints ``docs/options.md``. The page of the commands is part of the site only, since
-``--help`` prints the same.
+``.ci/regenerate`` writes them; ``python .ci/generated.py --check`` names those that differ. The page of the commands is
+part of the site only (`.ci/pages.py`), since ``--help`` prints the same.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
+from harness.backends import table
 from harness.cli.main import app
 from harness.configuration.options import INI_VALUES, OPTIONS, Option
+from harness.core.structs import DocumentedStruct
 from harness.core.text import markdown_row
+from harness.devices.capabilities import VOCABULARY, Capability, ValueKind
+from harness.fleet.matrix_model import Matrix
+from harness.journal import events
+from harness.ready.model import NodeReport, Step, Verdict
+from harness.ready.rules import OWN, RULES
+from harness.reporting.report_json import Report
+from harness.tools.plan import PlanFile
 
-REGENERATE = "python -m harness.cli.reference > docs/options.md"
+ROOT = Path(__file__).resolve().parent.parent
+REGENERATE = ".ci/regenerate"
 
 #: Pages with more about an option, with their link texts.
 PAGES: Mapping[str, str] = {
@@ -196,5 +212,170 @@ def _row(cells: Iterable[str]) -> str:
     return markdown_row(cell if cell.startswith("`") else cell.replace("<", "\\<") for cell in cells)
 
 
+# ---- capabilities ----
+
+_TYPES: Mapping[ValueKind, str] = {
+    ValueKind.TEXT: "text",
+    ValueKind.BOOL: "true or false",
+    ValueKind.COUNT: "a whole number, 1 or more",
+    ValueKind.BYTES: "a size in bytes; a condition needs a unit",
+    ValueKind.VERSION: "numbers separated by dots; a condition can also be `True` (present) or `False` (absent)",
+}
+
+
+def capabilities_page() -> str:
+    """Return the vocabulary as a page for authors of cases."""
+    lines = [
+        "# Capabilities",
+        "",
+        "What a case can require of device, driver and software. This page is generated from",
+        f"`harness/devices/capabilities.py`: change the code, then run `{REGENERATE}`.",
+        "",
+        "`harness devices --capabilities` prints the values on this machine, and [writing-cases.md](writing-cases.md)",
+        "describes how to write conditions.",
+        "",
+        "A capability is detected when a case first requires it, and then keeps its value. An absent capability has a",
+        "reason, and meets no condition except `False`.",
+        "",
+        "| type | values |",
+        "| --- | --- |",
+        *(markdown_row([kind.value, _TYPES[kind]]) for kind in ValueKind),
+        "",
+        "| capability | type | what it is | how it is detected |",
+        "| --- | --- | --- | --- |",
+        *(
+            markdown_row([f"`{name}`", _type(entry), _choices(entry), entry.source])
+            for name, entry in VOCABULARY.items()
+        ),
+        "",
+        "The probe is a separate process. It sees only the one device and has a time limit. It is killed with all its",
+        "children. If it crashes, hangs or gives an invalid answer, the capability is absent, with that reason. The",
+        "run keeps its answers by driver, torch and device, so that only one of several workers starts a probe.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _type(entry: Capability) -> str:
+    return entry.kind.value if entry.unit in ("", entry.kind.value) else f"{entry.kind.value}, {entry.unit}"
+
+
+def _choices(entry: Capability) -> str:
+    """Return the text with the possible values for the kinds of this project.
+
+    Those of other kinds depend on the machine.
+    """
+    choices = [choice for choice in entry.choices() if choice in table.own_kinds()]
+    return f"{entry.text}; {' or '.join(f'`{choice}`' for choice in choices)}" if choices else entry.text
+
+
+# ---- next steps ----
+
+_STEPS_HEAD = f"""\
+# Problems and next steps
+
+This page is generated from `harness/ready/rules.py`. Change the code, then run `{REGENERATE}`.
+
+Each problem that [`harness ready`](ready.md) reports has a kind, and the kind decides the verdict and the one next step.
+The source is the document that the row follows; *own* is a rule of this project, which [ready.md](ready.md) explains.
+A file replaces fields of rows, by kind:
+
+    # steps.yaml, for harness ready --steps steps.yaml
+    processes: {{verdict: not_ready}}
+    log_unreadable: {{verdict: degraded, step: nothing}}
+
+| field | values |
+| --- | --- |
+"""  # noqa: E501
+_VERDICTS = ", ".join(f"`{verdict}`" for verdict in Verdict)
+_STEPS = ", ".join(f"`{step}` ({step.text})" if step.text != step.value else f"`{step}`" for step in Step)
+
+
+def steps_page() -> str:
+    """Return the page of problems and next steps."""
+    lines = [
+        markdown_row(("`verdict`", _VERDICTS)),
+        markdown_row(("`step`", _STEPS)),
+        markdown_row(("`source`", "a text for the report")),
+        "",
+        markdown_row(("kind", "problem", "verdict", "next step", "source")),
+        markdown_row(["---"] * 5),
+    ]
+    for kind, rule in RULES.items():
+        source = "own" if rule.source == OWN else f"[{rule.source.split('/')[2]}]({rule.source})"
+        lines.append(markdown_row((f"`{kind}`", rule.text, rule.verdict.text, rule.step.text, source)))
+    return _STEPS_HEAD + "\n".join(lines) + "\n"
+
+
+# ---- schemas ----
+
+
+def schema_text(schema: Mapping[str, Any], **head: str) -> str:
+    """Return the contents of a schema file. `head`: its title and description."""
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps({**dialect, **head, **schema}, indent=2) + "\n"
+
+
+def struct_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type of documented structs."""
+    schema: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(kind)))
+    for struct in _structs(DocumentedStruct):
+        properties = schema.get("$defs", {}).get(struct.__name__, {}).get("properties", {})
+        for parent in struct.__mro__:
+            for name, text in _field_texts(parent).items():
+                if name in properties:
+                    properties[name].setdefault("description", text)
+    return schema
+
+
+def _structs(parent: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
+    return [parent, *(struct for child in parent.__subclasses__() for struct in _structs(child))]
+
+
+def _field_texts(struct: type) -> dict[str, str]:
+    """Return the string below each field in the source of a class."""
+    if not issubclass(struct, msgspec.Struct) or struct is msgspec.Struct:
+        return {}
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
+    assert isinstance(node, ast.ClassDef)
+    encoded = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
+    return {
+        encoded[field.target.id]: inspect.cleandoc(below.value.value)
+        for field, below in zip(node.body, node.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    }
+
+
+# ---- all files ----
+
+FILES: Mapping[str, Callable[[], str]] = {
+    "docs/capabilities.md": capabilities_page,
+    "docs/options.md": options_page,
+    "docs/ready-steps.md": steps_page,
+    "harness/fleet/matrix.schema.json": lambda: schema_text(Matrix.model_json_schema(mode="serialization")),
+    "harness/journal/journal.schema.json": lambda: schema_text(
+        struct_schema(events.Event),
+        title="A line of journal.ndjson",
+        description=f"Schema {events.SCHEMA}. Each line of a journal is one JSON object of one of these kinds.",
+    ),
+    "harness/ready/ready.schema.json": lambda: schema_text(
+        struct_schema(NodeReport), title="The report of harness ready"
+    ),
+    "harness/reporting/report.schema.json": lambda: schema_text(struct_schema(Report)),
+    "harness/tools/plan.schema.json": lambda: schema_text(PlanFile.model_json_schema()),
+}
+
+
+def main(*, check: bool) -> int:
+    """Write the files that differ, or only name them. Return 1 if a check finds one."""
+    made = {ROOT / name: text() for name, text in FILES.items()}
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} is not what the code makes of it: run {REGENERATE}")
+        if not check:
+            path.write_text(made[path], encoding="utf-8")
+    return int(check and bool(stale))
+
+
 if __name__ == "__main__":
-    print(options_page(), end="")
+    sys.exit(main(check="--check" in sys.argv[1:]))
