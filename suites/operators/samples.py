@@ -192,17 +192,22 @@ def has_dimensions(each: Any) -> bool:
     return isinstance(each, torch.Tensor) and each.layout == torch.strided and each.dim() > 0
 
 
-def of_each_argument(found: Iterable[Any]) -> dict[int | str, Any]:
+def is_image(each: Any) -> bool:
+    """Return whether a value is a tensor whose channels may be last in memory."""
+    return has_dimensions(each) and each.dim() in (4, 5)
+
+
+def of_each_argument(found: Iterable[Any], counts: Callable[[Any], bool] = has_dimensions) -> dict[int | str, Any]:
     """Return a sample for each argument that is an array in some sample: that in which its smallest one is largest.
 
-    The key is the position of the argument, 0 for the input, or its name.
+    The key is the position of the argument, 0 for the input, or its name. `counts`: which arrays count.
     """
     chosen: dict[int | str, Any] = {}
     most: dict[int | str, int] = {}
     for sample in found:
         first, others, named = arguments(sample)
         for key, value in [*enumerate((first, *others)), *named.items()]:
-            least = min((each.numel() for each in tree_leaves(value) if has_dimensions(each)), default=0)
+            least = min((each.numel() for each in tree_leaves(value) if counts(each)), default=0)
             if least > most.get(key, 1):
                 chosen[key], most[key] = sample, least
     return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -244,17 +245,27 @@ def test_foreach_pow_of_a_number_and_exponents(device: torch.device, rng: np.ran
         lists.check(run(1.5, given.tensors), _arranged(given), wanted, dtype, lists.bound(dtype, 16), "pow")
 
 
+#: The bits of the largest whole numbers below which a type has all of them, without the sign.
+_DIGITS = {"float32": 24, "float64": 53, "bfloat16": 8, "int32": 31}
+
+
 @pytest.mark.operator("_foreach_copy")
 @pytest.mark.parametrize("source", ["float32", "float64", "bfloat16", "int32"])
 def test_foreach_copy_converts_to_the_type_of_each_target(
     source: str, device: torch.device, rng: np.random.Generator
 ) -> None:
-    """Numbers are rounded once to the type of their target, and may come from a tensor of one element."""
+    """Numbers are rounded once to the type of their target, and may come from a tensor of one element.
+
+    Whole numbers have as many digits as their source has, so that no narrower type on the way holds them.
+    """
     run = _torch_private.overload("_foreach_copy_.default")
     for target in ("float32", "float16", "bfloat16", "int64"):
-        draw = Drawn(rng, OPERATIONS["neg"], getattr(torch, source))
+        draw: Any = Drawn(rng, OPERATIONS["neg"], getattr(torch, source))
+        if target == "int64":
+            most = 2 ** _DIGITS[source]
+            draw = partial(rng.integers, -most + 1, most)
         for kind in ("few", "strided", "chunks") if (source, target) == ("float32", "bfloat16") else ("few", "strided"):
-            given = lists.listed(kind, draw, draw.dtype, device)
+            given = lists.listed(kind, draw, getattr(torch, source), device)
             dtype = getattr(torch, target)
             into = lists.listed(kind, lambda shape: np.full(shape, 5), dtype, device)
             run(into.tensors, given.tensors)

@@ -330,6 +330,39 @@ def test_cross_entropy_of_ignored_targets_with_each_option(
     same(found, wanted, "loss", Bound(8, 8) if dtype == "bfloat16" else Bound(64, 64))
 
 
+@pytest.mark.operator("nn.functional.cross_entropy")
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pixels", [(), (3, 2)], ids=["rows", "pixels"])
+def test_cross_entropy_of_probabilities_with_each_option(
+    reduction: str,
+    smoothing: float,
+    weighted: bool,
+    pixels: tuple[int, ...],
+    device: torch.device,
+    rng: np.random.Generator,
+) -> None:
+    """A target of probabilities is smoothed towards equal ones, and its mean is by targets, not by their weight.
+
+    Source: the formula for probabilities in torch, `CrossEntropyLoss`.
+    """
+    array, scales = rng.normal(size=(6, 5, *pixels)), rng.uniform(0.5, 2, 5)
+    shares = np.exp(rng.normal(size=(6, 5, *pixels)))
+    shares /= shares.sum(1, keepdims=True)
+    weights = (scales if weighted else np.ones(5)).reshape(1, 5, *[1] * len(pixels))
+    logs = array - np.log(np.exp(array).sum(1, keepdims=True))
+    losses = -(((1 - smoothing) * shares + smoothing / 5) * logs * weights).sum(1)
+    found = F.cross_entropy(
+        given(array, torch.float32, device),
+        given(shares, torch.float32, device),
+        given(scales, torch.float32, device) if weighted else None,
+        reduction=reduction,
+        label_smoothing=smoothing,
+    )
+    same(found, {"none": losses, "sum": losses.sum(), "mean": losses.mean()}[reduction], "loss", Bound(64, 64))
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
 @pytest.mark.operator("nn.functional.conv1d", "nn.functional.pad")
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from . import _torch_private, case, comparison, known, oracles, samples, tolerances, types
+from . import _torch_private, case, comparison, known, oracles, samples, sizes, tolerances, types
 from .catalogue import by_operator
 from .comparison import WrongValueError
 from .references import running
@@ -187,26 +187,28 @@ _ONE_ELEMENT = {
 
 @by_operator("layouts", without=("torch._scaled_mm_v2",))  # it takes scales in rows
 def test_gaps(name: str, device: torch.device, request: pytest.FixtureRequest) -> None:
-    """Values do not change if the elements of an argument are apart in memory: for each argument alone.
+    """Values do not change if the elements of an argument are apart in memory, or its channels are last.
 
-    `test_values` compares those of arguments without gaps.
+    Each argument is changed alone. `test_values` compares the values of arguments without gaps.
     """
     if name in known.LAYOUTS:
         known.waive(request, known.LAYOUTS[name], device, everywhere=True, raises=(RuntimeError,))
-    found = _some(name, device, 2 * samples.MOST)
-    if not any(map(samples.has_dimensions, tree_leaves([samples.arguments(each) for _, each in found]))):
+    found = [each for _, each in _some(name, device, 2 * samples.MOST)]
+    if not any(map(samples.has_dimensions, tree_leaves([samples.arguments(each) for each in found]))):
         pytest.skip(f"{name} takes no tensor with dimensions")
-    of_each = samples.of_each_argument(each for _, each in found)
-    assert of_each or name in _ONE_ELEMENT, f"no sample of {name} has a tensor of two elements"
+    apart = samples.of_each_argument(found)
+    assert apart or name in _ONE_ELEMENT, f"no sample of {name} has a tensor of two elements"
+    images = samples.of_each_argument([*found, *sizes.SIZES.get(name, list)()], samples.is_image)
     function = oracles.call(_torch_private.operator(name))
-    for key, sample in of_each.items():
-        expected = comparison.tensors(function(samples.move(samples.arguments(sample), device)))
-        result = function(samples.with_changed(samples.move(samples.arguments(sample), device), key, _spaced))
-        if not expected or oracles.kind(name) != oracles.NUMPY:
-            oracles.judge(name, function, sample, result)
-            continue
-        for one, two in zip(comparison.tensors(result), expected, strict=True):
-            _close(name, one, two, f"{name}: argument {key} with gaps")
+    for what, layout, of_each in (("gaps", _spaced, apart), ("the channels last", _channels_last, images)):
+        for key, sample in of_each.items():
+            expected = comparison.tensors(function(samples.move(samples.arguments(sample), device)))
+            result = function(samples.with_changed(samples.move(samples.arguments(sample), device), key, layout))
+            if not expected or oracles.kind(name) != oracles.NUMPY:
+                oracles.judge(name, function, sample, result)
+                continue
+            for one, two in zip(comparison.tensors(result), expected, strict=True):
+                _close(name, one, two, f"{name}: argument {key} with {what}")
 
 
 @by_operator("layouts", extended=True, needs={"torch._scaled_mm_v2": pytest.mark.requires(not_={"device": "cuda"})})

@@ -283,6 +283,26 @@ def test_fork_rng_of_the_meta_device_forks_nothing() -> None:
         torch.set_rng_state(before)
 
 
+@pytest.mark.requires(accelerator=True, devices=2)
+@pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
+def test_fork_rng_of_several_devices_restores_each(device: torch.device, fails: bool) -> None:
+    """`fork_rng` of two devices, in either order, restores both generators and the CPU's, also after an exception."""
+    both = [device.index or 0, 1]
+    places = [torch.device("cpu"), *(torch.device(device.type, each) for each in both)]
+    for devices in (both, both[::-1]):
+        before = [torch.get_rng_state(), *(module(device).get_rng_state(each) for each in both)]
+        with (
+            pytest.raises(LookupError) if fails else nullcontext(),
+            torch.random.fork_rng(devices=devices, device_type=device.type),
+        ):
+            for each in places:
+                torch.rand(5, device=each)
+            if fails:
+                raise LookupError
+        after = [torch.get_rng_state(), *(module(device).get_rng_state(each) for each in both)]
+        assert all(map(torch.equal, after, before))
+
+
 def test_fork_rng_without_devices_forks_all_of_the_accelerator(device: torch.device) -> None:
     """Without `devices`, `fork_rng` restores the CPU and each device of the accelerator, if there is any."""
     host, devices = torch.get_rng_state(), []
