@@ -133,6 +133,25 @@ def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
             torch.testing.assert_close(found[name][index], parameter.grad)
 
 
+@pytest.mark.parametrize("chunk_size", [None, 1, 2, 4])
+def test_vmap_randomness_decides_which_rows_draw_the_same(chunk_size: int | None, device: torch.device) -> None:
+    """With `randomness="same"` all rows have the same numbers, and with "different" each has its own, in any chunks.
+
+    By default, a draw is refused.
+    """
+
+    def drawn(row: Tensor) -> Tensor:
+        return torch.rand(3, device=device) + row
+
+    rows = torch.zeros(5, 3, device=device)
+    for randomness, count in (("same", 1), ("different", 5)):
+        found = vmap(drawn, randomness=randomness, chunk_size=chunk_size)(rows)
+        assert found.shape == (5, 3)
+        assert len({tuple(row) for row in found.tolist()}) == count
+    with pytest.raises(RuntimeError, match="randomness"):
+        vmap(drawn, chunk_size=chunk_size)(rows)
+
+
 @pytest.mark.covers(WRAPPED_SUITES)
 def test_functional_call_gives_gradients_to_the_parameters_passed(engine: Engine, device: torch.device) -> None:
     """`backward` through `functional_call` writes gradients to the passed parameters, and not to the module's."""

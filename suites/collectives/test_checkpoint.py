@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -67,12 +68,24 @@ def load(rank: Any, folder: str) -> Checks:
         lambda: checkpoint.load({"same": torch.zeros(4)}, checkpoint_id=folder),
         kinds=(CheckpointException,),
     )
+    kept = {"same": torch.zeros(5), "other": torch.full((4,), 7.0)}
+    checks.refused(
+        "a tensor that was not saved",
+        lambda: checkpoint.load(kept, checkpoint_id=folder),
+        kinds=(CheckpointException,),
+    )
+    checkpoint.load(kept, checkpoint_id=folder, planner=DefaultLoadPlanner(allow_partial_load=True))
+    checks.same("a tensor beside one that was not saved", kept["same"], torch.full((5,), 3.0))
+    checks.same("a tensor that was not saved, with allow_partial_load", kept["other"], torch.full((4,), 7.0))
     return checks
 
 
 @worlds(2, 3)
 def test_checkpoint_load_reshards_what_other_ranks_have_saved(ranks: Any, world: int, tmp_path: Path) -> None:
-    """A tensor that a number of ranks saved by rows is loaded by two other ranks by rows, by columns and whole."""
+    """A tensor that a number of ranks saved by rows is loaded by two other ranks by rows, by columns and whole.
+
+    A tensor of another shape, or that was not saved, is refused; `allow_partial_load` leaves the latter as it is.
+    """
     folder = str(tmp_path / "saved")
     expect_all_right(ranks.run(save, folder, world=world))
     expect_all_right(ranks.run(load, folder, world=2))

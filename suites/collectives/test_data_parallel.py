@@ -138,16 +138,19 @@ def test_distributeddataparallel_trains_as_one_process_does(ranks: Any, world: i
 
 @grouped
 def unsynchronized(rank: Any) -> Checks:
-    """Run steps under `no_sync`, which keep gradients local, and a step that adds them up."""
+    """Run steps under `no_sync`, also after an inner block, which keep gradients local, and a step that adds them."""
     checks = Checks(rank.number)
     expected = averages(rank, 3)
     for view in (False, True):
         wrapped = DistributedDataParallel(model(rank), gradient_as_bucket_view=view)
         local = model(rank)
         with wrapped.no_sync():
-            for step in range(2):
-                loss_of(wrapped, rank, rank.number, step).backward()
-                loss_of(local, rank, rank.number, step).backward()
+            loss_of(wrapped, rank, rank.number, 0).backward()
+            with contextlib.suppress(InterruptedError), wrapped.no_sync():
+                raise InterruptedError
+            loss_of(wrapped, rank, rank.number, 1).backward()
+        for step in range(2):
+            loss_of(local, rank, rank.number, step).backward()
         own = {name: parameter.grad for name, parameter in local.named_parameters()}
         compare(f"under no_sync, views {view}", wrapped, own, checks)
         loss_of(wrapped, rank, rank.number, 2).backward()
@@ -157,7 +160,10 @@ def unsynchronized(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_no_sync_accumulates_local_gradients_until_the_next_step(ranks: Any, world: int) -> None:
-    """Under `no_sync`, each rank keeps its own gradients; the first step without it averages the sums."""
+    """Under `no_sync`, each rank keeps its own gradients; the first step without it averages the sums.
+
+    The end of an inner block, also by an exception, does not end the outer one.
+    """
     expect_all_right(ranks.run(unsynchronized, world=world))
 
 

@@ -220,6 +220,15 @@ def accumulated(rank: Any) -> Checks:
         close = torch.allclose(found.grad.full_tensor(), wanted.grad, rtol=1e-10, atol=1e-12)
         checks.true(f"gradient of {name} over both steps", close)
 
+    parts = stack_of(rank)
+    for layer in parts[:2]:
+        fully_shard(layer, mesh=mesh_of(rank))
+    fully_shard(parts, mesh=mesh_of(rank)).set_requires_gradient_sync(False, recurse=False)
+    loss_of(parts, rank, rank.number, 0).backward()
+    reduced = {name for name, each in parts.named_parameters() if each.grad is not None}
+    own = {"2.weight", "2.bias"}
+    checks.equal("gradients with recurse=False", reduced, {name for name, _ in parts.named_parameters()} - own)
+
     sharded.unshard()
     for (name, found), wanted in zip(sharded.named_parameters(), single.parameters(), strict=True):
         checks.same(f"unshard: {name}", found, wanted)
@@ -241,7 +250,10 @@ def accumulated(rank: Any) -> Checks:
 
 @worlds(2, 3)
 def test_set_requires_gradient_sync_accumulates_whole_gradients(ranks: Any, world: int) -> None:
-    """Gradients accumulate without the reduction; `unshard` gives the whole weights; a policy computes in its types."""
+    """Gradients accumulate without the reduction; `unshard` gives the whole weights; a policy computes in its types.
+
+    With `recurse=False`, the setting does not apply to parts that are sharded by themselves.
+    """
     expect_all_right(ranks.run(accumulated, world=world))
 
 

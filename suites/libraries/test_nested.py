@@ -144,6 +144,41 @@ def test_operation_of_each_row_is_that_of_the_row_alone(
     assert_slopes(value, {"x": np.concatenate(rows), "w": weight}, {"x": by_x.values(), "w": by_w}, rng, 400)
 
 
+#: Reductions over the steps of each row: by torch, and by NumPy for one row.
+_OVER_STEPS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[Array], Array]]] = {
+    "sum": (lambda x: x.sum(1), lambda row: row.sum(0)),
+    "prod": (lambda x: x.prod(1), lambda row: row.prod(0)),
+    "amax": (lambda x: x.amax(1), lambda row: row.max(0)),
+    "amin": (lambda x: x.amin(1), lambda row: row.min(0)),
+    "max": (lambda x: x.max(1).values, lambda row: row.max(0)),
+    "min": (lambda x: x.min(1).values, lambda row: row.min(0)),
+    "argmax": (lambda x: x.argmax(1), lambda row: row.argmax(0)),
+    "argmin": (lambda x: x.argmin(1), lambda row: row.argmin(0)),
+    "any": (lambda x: (x < -3).any(1), lambda row: (row < -3).any(0)),
+    "all": (lambda x: (x < 4).all(1), lambda row: (row < 4).all(0)),
+}
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["positive", "negative"])
+@pytest.mark.parametrize("name", _OVER_STEPS)
+def test_reduction_over_the_steps_of_each_row(
+    device: torch.device, rng: np.random.Generator, name: str, sign: int
+) -> None:
+    """A reduction over the steps has the value of each row alone: what pads short rows is no number of theirs.
+
+    All numbers have one sign, so that zeros, or the ends of a type, would be the largest or smallest.
+    """
+    run, formula = _OVER_STEPS[name]
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.int8):
+        rows = [sign * (1 + rng.permuted(np.tile(np.arange(length), (WIDTH, 1)), axis=1).T % 5) for length in LENGTHS]
+        if name == "prod":
+            rows = [np.where(np.abs(row) > 2, sign, row) for row in rows]
+        if name.startswith("arg"):
+            rows = [sign * (1 + rng.permuted(np.tile(np.arange(length), (WIDTH, 1)), axis=1).T) for length in LENGTHS]
+        x = torch.nested.nested_tensor([torch.from_numpy(row).to(dtype) for row in rows], layout=torch.jagged)
+        assert_equal(run(x.to(device)), np.stack([formula(row) for row in rows]))
+
+
 @pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.requires(device="cuda"))])
 @TYPE
 def test_attention_stays_within_each_row(

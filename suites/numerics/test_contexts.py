@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrize
 
 from ..compiled import KEEPS, KEPT
 from ._torch_private import get_sdp_priority_order
@@ -294,6 +295,36 @@ def test_contexts_as_decorators_hold_during_each_call(setting: Setting) -> None:
             inner(fails=True)
         assert setting.read() == setting.within[0]
     assert setting.read() == before
+
+
+def test_parametrize_cached_computes_a_weight_once_in_the_outermost_block(device: torch.device) -> None:
+    """A parametrized weight is computed once until the outermost block of `cached` ends, also by an exception.
+
+    After it, the weight follows its parameter again, also in the next block.
+    """
+    layer = torch.nn.Linear(1, 1, bias=False, device=device)
+    parametrize.register_parametrization(layer, "weight", torch.nn.ReLU())
+    original = layer.parametrizations["weight"].original
+
+    def seen(value: float) -> float:
+        with torch.no_grad():
+            original.fill_(value)
+        return layer.weight.item()
+
+    for fails, first in ((False, 10.0), (True, 20.0)):
+        assert [seen(1.0), seen(2.0)] == [1.0, 2.0]
+        with contextlib.suppress(InterruptedBlockError), parametrize.cached():
+            assert [seen(first), seen(4.0)] == [first, first]
+            with contextlib.suppress(InterruptedBlockError), parametrize.cached():
+                assert seen(5.0) == first
+                if fails:
+                    raise InterruptedBlockError
+            assert seen(6.0) == first
+            if fails:
+                raise InterruptedBlockError
+        assert [seen(7.0), seen(8.0)] == [7.0, 8.0]
+    with parametrize.cached():
+        assert seen(30.0) == 30.0
 
 
 def test_sdpa_kernel_set_priority_restores_the_order() -> None:
