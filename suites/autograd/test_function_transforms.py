@@ -134,11 +134,16 @@ def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1, 2, 4])
-def test_vmap_randomness_decides_which_rows_draw_the_same(chunk_size: int | None, device: torch.device) -> None:
+def test_vmap_randomness_decides_which_rows_draw_the_same(
+    chunk_size: int | None, device: torch.device, request: pytest.FixtureRequest
+) -> None:
     """With `randomness="same"` all rows have the same numbers, and with "different" each has its own, in any chunks.
 
     By default, a draw is refused.
     """
+    if chunk_size is not None and device.type != "cpu":
+        reason = "before each chunk, vmap restores the generator of the CPU only"
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError))
 
     def drawn(row: Tensor) -> Tensor:
         return torch.rand(3, device=device) + row

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 from suites.reaching import reach
 
 
@@ -48,3 +50,9 @@ def functional_single(name: str, suffix: str = "") -> Any:
 def symmetric_memory() -> Any:
     """Return the module of memory that each rank of a group can address."""
     return reach("torch.distributed._symmetric_memory")
+
+
+def scatter_stream(device: torch.device) -> torch.Stream:
+    """Return the stream on which `nn.parallel.scatter` copies from the host to a device."""
+    stream: torch.Stream = reach("torch.nn.parallel._functions._get_stream")(device)
+    return stream

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.cuda import comm, nccl
 
+from ..streams.busy import NOT_SHOWN, calibrate, ever, sleep_on
+from . import _torch_private
+
 pytestmark = pytest.mark.requires(device="cuda", devices=2)
 
 SIZE = 6
@@ -291,3 +294,27 @@ def test_parallel_scatter_and_gather_of_nested_arguments(
     (joined["a"] * joined["b"][0]).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == (4 * x).tolist()
+
+
+@pytest.mark.requires(asynchronous=True)
+@pytest.mark.races("the control reads without a wait")
+def test_parallel_scatter_makes_each_current_stream_wait_for_its_copy(both: list[torch.device]) -> None:
+    """What a device's current stream runs after `scatter` from the host sees the copied values.
+
+    The streams that copy sleep first. Control: `comm.scatter` on the same streams, after which no stream waits.
+    """
+    streams = [_torch_private.scatter_stream(each) for each in both]
+    for each in both:
+        calibrate(each)
+
+    def arrives(scatter: Callable[[Tensor], Sequence[Tensor]], value: int) -> bool:
+        source = torch.arange(value, value + 8.0).view(2, 4).pin_memory()
+        for stream in streams:
+            sleep_on(stream)
+        parts = scatter(source)
+        found = [part.clone() for part in parts]
+        settled([])
+        return all(torch.equal(part.cpu(), row[None]) for part, row in zip(found, source, strict=True))
+
+    assert ever(lambda: not arrives(lambda source: comm.scatter(source, both, streams=streams), -99)), NOT_SHOWN
+    assert all(arrives(lambda source: nn.parallel.scatter(source, both), 100 * trial) for trial in range(1, 6))
