@@ -133,6 +133,41 @@ def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
             torch.testing.assert_close(found[name][index], parameter.grad)
 
 
+@pytest.mark.covers(WRAPPED_SUITES)
+@pytest.mark.parametrize("how", ["assigned", "in place"])
+def test_functional_call_hands_back_the_buffers_that_forward_changes(how: str, device: torch.device) -> None:
+    """A buffer that forward changes, in place or by assignment, is in the mapping after the call; the module's stays.
+
+    After an exception, the module has its own again.
+    """
+
+    class Counter(torch.nn.Module):
+        count: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1, device=device))
+
+        def forward(self, x: Tensor, fails: bool = False) -> Tensor:
+            if how == "assigned":
+                self.count = self.count + x.sum()
+            else:
+                self.count.add_(x.sum())
+            if fails:
+                raise LookupError
+            return x * self.count
+
+    module, x = Counter(), torch.ones(2, device=device)
+    buffers = {"count": torch.full((1,), 3.0, device=device)}
+    for expected in (5.0, 7.0):
+        assert functional_call(module, buffers, (x,)).tolist() == [expected, expected]
+        assert buffers["count"].item() == expected
+        assert module.count.item() == 0
+    with pytest.raises(LookupError):
+        functional_call(module, buffers, (x, True))
+    assert module.count.item() == 0
+
+
 @pytest.mark.parametrize("chunk_size", [None, 1, 2, 4])
 def test_vmap_randomness_decides_which_rows_draw_the_same(
     chunk_size: int | None, device: torch.device, request: pytest.FixtureRequest

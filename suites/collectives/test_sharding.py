@@ -138,13 +138,21 @@ def operators(rank: Any) -> Checks:
         ("cat", torch.cat([rows, rows], 1), torch.cat([left, left], 1)),
     ):
         checks.true(what, torch.allclose(found.full_tensor().cpu(), wanted, **TOLERANCE))
+    for given, factor in ((None, rank.number + 1), ([Partial()], sum(range(rank.world + 1)))):
+        leaf = distribute_tensor(left.to(rank.device), mesh, [Replicate()]).requires_grad_()
+        (leaf.to_local(grad_placements=given) * (rank.number + 1)).sum().backward()
+        found = leaf.grad.full_tensor().cpu()
+        checks.same(f"gradient of to_local, grad_placements={given}", found, torch.full_like(left, factor))
     checks.refused("a DTensor with a tensor", lambda: rows @ right.to(rank.device), "mixed")
     return checks
 
 
 @worlds(2, 4)
 def test_dtensor_operators_agree_with_those_of_whole_tensors(ranks: Any, world: int) -> None:
-    """Products of each pair of placements with their gradients, reductions over a sharded dimension, and others."""
+    """Products of each pair of placements with their gradients, reductions over a sharded dimension, and others.
+
+    The gradient of `to_local` has the placements that the caller names.
+    """
     expect_all_right(ranks.run(operators, world=world))
 
 

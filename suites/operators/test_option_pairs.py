@@ -109,8 +109,16 @@ def _distance() -> list[SimpleNamespace]:
 
 
 def _cross_entropy() -> list[SimpleNamespace]:
-    x, targets = waves(8, 5), whole(8, high=5)
-    return [sample(x, targets, ignore_index=3, reduction=reduction) for reduction in REDUCTIONS]
+    x, targets, weight = waves(8, 5), whole(8, high=5), waves(5, phase=1).abs() + 0.5
+    shares = waves(8, 5, phase=2).softmax(1)
+    return [
+        *(sample(x, targets, ignore_index=3, reduction=reduction) for reduction in REDUCTIONS),
+        *(
+            sample(x, shares, weight=given, label_smoothing=0.25, reduction=reduction)
+            for given in (None, weight)
+            for reduction in REDUCTIONS
+        ),
+    ]
 
 
 def _repeats() -> list[SimpleNamespace]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -294,6 +295,40 @@ def test_running_statistics_of_a_norm(
         same(kept[0], (1 - momentum) * mean + momentum * batch_mean, "running mean", Bound(256, 64))
         same(kept[1], (1 - momentum) * var + momentum * batch_var, "running variance", Bound(256, 64))
         assert torch.equal(x, layouts(array, torch.float32, device)[0]), "the norm changes its input"
+
+
+#: Functions that compute in the type that `dtype` names.
+_IN_TYPE: dict[str, Callable[..., torch.Tensor]] = {
+    "softmax": partial(F.softmax, dim=1),
+    "softmin": partial(F.softmin, dim=1),
+    "log_softmax": partial(F.log_softmax, dim=1),
+    "Tensor.log_softmax": partial(torch.Tensor.log_softmax, dim=1),
+    "sum": partial(torch.sum, dim=1),
+    "nansum": partial(torch.nansum, dim=1),
+    "mean": partial(torch.mean, dim=1),
+    "prod": partial(torch.prod, dim=1),
+    "cumsum": partial(torch.cumsum, dim=1),
+    "cumprod": partial(torch.cumprod, dim=1),
+    "vector_norm": partial(torch.linalg.vector_norm, ord=3, dim=1),
+    "matrix_norm": torch.linalg.matrix_norm,
+    "norm": partial(torch.norm, dim=1),
+}
+
+
+@pytest.mark.parametrize("name", _IN_TYPE)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_dtype_converts_before_the_computation(
+    name: str, dtype: str, device: torch.device, rng: np.random.Generator
+) -> None:
+    """With `dtype`, an input of 16 bits is converted first, so that the result has the rounding of the wider type.
+
+    Source: the documentation of `dtype` of each function.
+    """
+    run = _IN_TYPE[name]
+    x = given(rng.uniform(0.5, 1.5, (5, 40)), getattr(torch, dtype), device)
+    found, wanted = run(x, dtype=torch.float32), run(x.float())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.operator("nn.functional.cross_entropy")

@@ -5,7 +5,9 @@ An implementation that takes the properties of the whole list from one of its te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -28,6 +30,8 @@ DIFFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
     "size_0": lambda x: x[:0],
     "no_dimensions": lambda x: x.sum(),
     "larger": lambda x: x.repeat(40, 40),
+    "nan": lambda x: x.masked_fill(x == x.amax(), float("nan")),
+    "infinite": lambda x: x.masked_fill(x == x.amax(), float("-inf")),
 }
 
 
@@ -42,7 +46,9 @@ def uneven(difference: str, place: int, device: torch.device, seed: int = 1) -> 
 def assert_each_equal(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
     assert len(found) == len(wanted)
     for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        torch.testing.assert_close(one, other, msg=lambda text, number=number: f"tensor {number} of {COUNT}: {text}")
+        torch.testing.assert_close(
+            one, other, equal_nan=True, msg=lambda text, number=number: f"tensor {number} of {COUNT}: {text}"
+        )
 
 
 Lists = tuple[list[Tensor], ...]
@@ -52,6 +58,10 @@ OPERATORS: dict[str, tuple[Callable[..., Sequence[Tensor]], Callable[..., Tensor
     "neg": (torch._foreach_neg, torch.neg, 1),
     "exp": (torch._foreach_exp, torch.exp, 1),
     "norm": (torch._foreach_norm, torch.linalg.vector_norm, 1),
+    **{
+        f"norm_{order}": (partial(torch._foreach_norm, ord=order), partial(torch.linalg.vector_norm, ord=order), 1)
+        for order in (1.0, math.inf)
+    },
     "add_number": (lambda x: torch._foreach_add(x, 1.5), lambda x: x + 1.5, 1),
     "mul_numbers": (lambda x: torch._foreach_mul(x, [2.0] * COUNT), lambda x: x * 2.0, 1),
     "add": (torch._foreach_add, torch.add, 2),
@@ -92,9 +102,16 @@ IN_PLACE: dict[str, tuple[Callable[..., object], Callable[..., object], int]] = 
 @pytest.mark.parametrize("difference", DIFFERENCES)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_foreach_of_a_list_with_one_other_tensor(name: str, difference: str, place: str, device: torch.device) -> None:
-    """An operator of lists gives for each tensor the result, type and strides of the operator of one tensor."""
+    """An operator of lists gives for each tensor the result, type and strides of the operator of one tensor.
+
+    The largest of no elements is refused.
+    """
     of_lists, of_one, lists = OPERATORS[name]
     given = [uneven(difference, PLACES[place], device, seed) for seed in range(lists)]
+    if (name, difference) == ("norm_inf", "size_0"):
+        with pytest.raises(RuntimeError, match="infinity norm on an empty tensor"):
+            of_lists(*given)
+        return
 
     found = of_lists(*given)
 

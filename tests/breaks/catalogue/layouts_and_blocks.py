@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from typing import Any
 
 from tests.breaks.breaks import edit
@@ -9,6 +10,8 @@ from tests.breaks.kernels import KernelTheme, torch_, torch_with_cuda, waves
 from tests.breaks.on_ranks import on_two_ranks
 
 broken = KernelTheme()
+
+NAN = float("nan")
 
 _VARIANTS, _OPTIONS, _LISTS = (f"suites/operators/test_{name}.py" for name in ("variants", "options", "foreach"))
 _STATES = "suites/rng/test_states.py"
@@ -199,10 +202,10 @@ def loaded_in_part(rank: Any) -> str:
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
 
-    folder = str(rank.folder / "saved")
-    checkpoint.save({"a": torch.ones(2)}, checkpoint_id=folder)
+    folder, saved = str(rank.folder / "saved"), typing.cast("Any", checkpoint)
+    saved.save({"a": torch.ones(2)}, checkpoint_id=folder)
     try:
-        checkpoint.load({"a": torch.zeros(2), "b": torch.zeros(2)}, checkpoint_id=folder)
+        saved.load({"a": torch.zeros(2), "b": torch.zeros(2)}, checkpoint_id=folder)
     except CheckpointException:
         return "refused"
     return "loaded"
@@ -216,6 +219,92 @@ broken.edit(
     "            if False:",
     "suites/collectives/test_checkpoint.py",
     shows=on_two_ranks(loaded_in_part, "torch.distributed.checkpoint"),
+)
+
+
+def _norm_of_nan() -> Any:
+    torch = torch_()
+    return torch._foreach_norm([torch.tensor([1.0, NAN])], float("inf"))
+
+
+def _foreach_norm(kernel: Any, given: Any, order: Any = 2, dtype: Any = None) -> Any:
+    return kernel([each.nan_to_num(nan=0.0) if order == float("inf") else each for each in given], order, dtype)
+
+
+broken.kernel(
+    "foreach_norm_of_the_largest_drops_nan",
+    "`_foreach_norm` of order infinity ignores NaN.",
+    "suites/operators/test_uneven_lists.py",
+    "_foreach_norm.Scalar",
+    _foreach_norm,
+    _norm_of_nan,
+)
+
+
+def _of_float16() -> Any:
+    torch = torch_()
+    return torch.nn.functional.log_softmax(waves(2, 5, dtype="float16"), 1, dtype=torch.float32).tolist()
+
+
+broken.edit(
+    "log_softmax_converts_its_result",
+    "`log_softmax` with `dtype` computes in the type of its input, and converts the result.",
+    "torch.nn.functional:log_softmax",
+    "input.log_softmax(dim, dtype=dtype)",
+    "input.log_softmax(dim).to(dtype)",
+    _OPTIONS,
+    shows=_of_float16,
+)
+
+
+def _counted() -> float:
+    torch = torch_()
+
+    class Counter(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            self.count = self.count + 1
+            return x
+
+    buffers = {"count": torch.zeros(1)}
+    torch.func.functional_call(Counter(), buffers, (1,))
+    found: float = buffers["count"].item()
+    return found
+
+
+broken.edit(
+    "functional_call_drops_assigned_buffers",
+    "`functional_call` drops a buffer that forward assigns.",
+    "torch.nn.utils.stateless:_reparametrize_module",
+    "parameters_and_buffers.update(",
+    "dict(",
+    "suites/autograd/test_function_transforms.py",
+    shows=_counted,
+)
+
+
+def gradient_of_a_local_part(rank: Any) -> list[float]:
+    torch = torch_()
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Partial, Replicate, distribute_tensor
+
+    leaf = distribute_tensor(torch.ones(2), init_device_mesh("cpu", (2,)), [Replicate()]).requires_grad_()
+    (leaf.to_local(grad_placements=[Partial()]) * (rank.number + 1)).sum().backward()
+    found: list[float] = leaf.grad.full_tensor().tolist()
+    return found
+
+
+broken.edit(
+    "to_local_ignores_grad_placements",
+    "`DTensor.to_local` ignores `grad_placements`, so that the gradients of the ranks are not added.",
+    "torch.distributed.tensor._api:DTensor.to_local",
+    "self, grad_placements",
+    "self, None",
+    "suites/collectives/test_sharding.py",
+    shows=on_two_ranks(gradient_of_a_local_part, "torch.distributed.tensor"),
 )
 
 
@@ -233,5 +322,36 @@ broken.function(
     _STATES,
     lambda: edit("torch.random:fork_rng", "zip(devices, device_rng_states)", "[(devices[0], device_rng_states[0])]"),
     _of_second_device,
+    "simcuda",
+)
+
+
+def _scattered() -> list[str]:
+    torch = torch_with_cuda()
+    from torch.nn.parallel import _functions
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Watch():
+        _functions.Scatter.apply([0, 1], None, 0, torch.ones(4, 2))
+    return [each for each in seen if "record_stream" in each]
+
+
+broken.function(
+    "scatter_does_not_wait_for_its_copies",
+    "`nn.parallel.scatter` does not let the current streams wait for its copies from the host.",
+    "suites/collectives/test_one_process.py",
+    lambda: edit(
+        "torch.nn.parallel._functions:Scatter.forward",
+        "main_stream.wait_stream(streams[i])\n                output.record_stream(main_stream)",
+        "pass",
+    ),
+    _scattered,
     "simcuda",
 )
