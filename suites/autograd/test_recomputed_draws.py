@@ -104,6 +104,25 @@ def test_checkpoint_computes_again_with_the_same_draws(draw: str, way: str, devi
     assert_of_one_draw(WAYS[way](DRAWS[draw]), device)
 
 
+@pytest.mark.requires(accelerator=True, devices=2)
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "kept_graph"])
+def test_checkpoint_computes_again_on_a_device_that_is_not_current(reentrant: bool, device: torch.device) -> None:
+    """A function of a tensor on another device draws again from the generator of that device.
+
+    The generators of the devices are in different states.
+    """
+    other = torch.device(device.type, 1)
+    torch.rand(5, device=other)
+    x = torch.ones(SIZE, SIZE, device=other, requires_grad=True)
+
+    result = checkpoint(DRAWS["dropout"], x, use_reentrant=reentrant)
+    torch.rand(5, device=other)
+    result.sum().backward()
+
+    assert x.grad is not None
+    assert torch.equal(x.grad, result.detach())
+
+
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
     with private.fresh_compiler():

@@ -18,10 +18,13 @@ from torch.utils._pytree import tree_leaves
 from . import _torch_private, comparison, samples, types
 from .catalogue import COSTLY, by_operator, entries
 from .comparison import WrongValueError
-from .single import CPU_OR_CUDA
 from .test_option_pairs import PAIRS
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), CPU_OR_CUDA]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    # The Python code is the same for all devices, and a call without `ignore_index` ends the use of a GPU.
+    pytest.mark.requires(not_={"accelerator": True}),
+]
 
 _NO_SAMPLE = "no sample has values for which it matters"
 #: Options by operator that change no result of a sample, alone or with others, and the reason.

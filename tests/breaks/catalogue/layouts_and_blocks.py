@@ -261,6 +261,8 @@ def _counted() -> float:
     torch = torch_()
 
     class Counter(torch.nn.Module):  # type: ignore[misc, name-defined]
+        count: Any
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("count", torch.zeros(1))
@@ -291,7 +293,8 @@ def gradient_of_a_local_part(rank: Any) -> list[float]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Partial, Replicate, distribute_tensor
 
-    leaf = distribute_tensor(torch.ones(2), init_device_mesh("cpu", (2,)), [Replicate()]).requires_grad_()
+    mesh = init_device_mesh("cpu", (2,))
+    leaf: Any = distribute_tensor(torch.ones(2), mesh, [Replicate()]).requires_grad_()
     (leaf.to_local(grad_placements=[Partial()]) * (rank.number + 1)).sum().backward()
     found: list[float] = leaf.grad.full_tensor().tolist()
     return found
@@ -353,5 +356,24 @@ broken.function(
         "pass",
     ),
     _scattered,
+    "simcuda",
+)
+
+
+def _own_state() -> bool:
+    torch = torch_with_cuda()
+    from torch.utils.checkpoint import get_device_states
+
+    torch.rand(3, device="cuda:1")
+    _, states = get_device_states(torch.ones(1, device="cuda:1"))
+    return bool(torch.equal(states[0], torch.cuda.get_rng_state("cuda:1")))
+
+
+broken.function(
+    "checkpoint_saves_the_generator_of_the_current_device",
+    "`checkpoint` saves the generator of the current device for a tensor of another one.",
+    "suites/autograd/test_recomputed_draws.py",
+    lambda: edit("torch.utils.checkpoint:get_device_states", "with device_module.device(device_id):", "if True:"),
+    _own_state,
     "simcuda",
 )
