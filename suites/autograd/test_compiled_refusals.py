@@ -261,3 +261,30 @@ def test_compile_leaves_a_context_that_an_exception_ends(backend: str, name: str
         factor(negative)
 
     assert context.read(device) == before
+
+
+# Subclasses
+
+
+class Plain(Tensor):
+    """A tensor of another class, without behaviour of its own."""
+
+
+@pytest.mark.xfail(
+    raises=NameError, strict=True, reason=f"the compiled code names a class that it does not define: {ISSUE}193933"
+)
+def test_compile_returns_a_subclass_that_is_changed_in_place(device: torch.device) -> None:
+    """Compiled code returns a changed copy of a subclass, with its class and values, as eager code does."""
+
+    def changed(x: Tensor, y: Tensor) -> Tensor:
+        made = x.clone()
+        made.mul_(y)
+        return made
+
+    x = torch.arange(6.0, device=device).as_subclass(Plain)
+    wanted = changed(x, x)
+
+    found = torch.compile(changed, backend="eager")(x, x)
+
+    assert type(found) is Plain
+    assert torch.equal(found, wanted)

@@ -38,6 +38,10 @@ _LEFT_OUT: dict[tuple[str, str], str] = {
 }
 
 
+#: A fault of torch, which `autograd/test_compiled_refusals.py` checks.
+_UNDEFINED_NAME = "NameError: name '__subclass_Tensor_"
+
+
 def _pairs() -> Iterator[Any]:
     names = list(FEATURES)
     for outer, inner in itertools.permutations(names, 2):
@@ -100,6 +104,8 @@ def test_pair_of_features_changes_no_value(outer: str, inner: str, device: torch
     """
     program = programs.drawn(case_seed)
     found = _difference(program, (outer, inner), case_seed, device)
+    if found.startswith(_UNDEFINED_NAME):
+        pytest.xfail("Dynamo's code names a subclass that it does not define: pytorch/pytorch#193933")
     if found:
         smallest = programs.shrunk(program, lambda each: bool(_difference(each, (outer, inner), case_seed, device)))
         text = _difference(smallest, (outer, inner), case_seed, device)
