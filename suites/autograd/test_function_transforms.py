@@ -135,7 +135,9 @@ def test_vmap_of_func_grad_gives_a_gradient_for_each_sample(
 
 @pytest.mark.covers(WRAPPED_SUITES)
 @pytest.mark.parametrize("how", ["assigned", "in place"])
-def test_functional_call_hands_back_the_buffers_that_forward_changes(how: str, device: torch.device) -> None:
+def test_functional_call_hands_back_the_buffers_that_forward_changes(
+    how: str, engine: Engine, device: torch.device
+) -> None:
     """A buffer that forward changes, in place or by assignment, is in the mapping after the call; the module's stays.
 
     After an exception, the module has its own again.
@@ -166,11 +168,12 @@ def test_functional_call_hands_back_the_buffers_that_forward_changes(how: str, d
     with pytest.raises(LookupError):
         functional_call(module, buffers, (x, True))
     assert module.count.item() == 0
+    engine.still_works()
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1, 2, 4])
 def test_vmap_randomness_decides_which_rows_draw_the_same(
-    chunk_size: int | None, device: torch.device, request: pytest.FixtureRequest
+    chunk_size: int | None, engine: Engine, device: torch.device, request: pytest.FixtureRequest
 ) -> None:
     """With `randomness="same"` all rows have the same numbers, and with "different" each has its own, in any chunks.
 
@@ -190,6 +193,7 @@ def test_vmap_randomness_decides_which_rows_draw_the_same(
         assert len({tuple(row) for row in found.tolist()}) == count
     with pytest.raises(RuntimeError, match="randomness"):
         vmap(drawn, chunk_size=chunk_size)(rows)
+    engine.still_works()
 
 
 @pytest.mark.covers(WRAPPED_SUITES)

@@ -164,7 +164,7 @@ _OVER_STEPS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[A
 def test_reduction_over_the_steps_of_each_row(
     device: torch.device, rng: np.random.Generator, name: str, sign: int
 ) -> None:
-    """A reduction over the steps has the value of each row alone: what pads short rows is no number of theirs.
+    """A reduction over the steps has the value of each row alone: what pads short rows does not count.
 
     All numbers have one sign, so that zeros, or the ends of a type, would be the largest or smallest.
     """
