@@ -171,7 +171,7 @@ def test_conditions_against_declared_hardware(
 
 def test_a_cpu_has_no_gpu_capabilities() -> None:
     found = detect_capabilities(Inventory((CPU,)), CPU)
-    of_any_accelerator = {"caching_allocator", "refuses_forks"}
+    of_any_accelerator = {"caching_allocator", "device_properties", "refuses_forks"}
     absent = {name for name in found if found.finding(name).detail == "the device is the cpu"}
     assert absent <= {*OF_GPUS, *of_any_accelerator}
     assert not any(found.finding(name).present for name in OF_GPUS)
