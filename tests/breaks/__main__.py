@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from tests.breaks.breaks import Break
     from tests.breaks.mutants.campaign import Settings
@@ -309,16 +309,82 @@ def seen(
 
     With folders of results, write the table first.
     """
+    from tests.breaks import seen as table
+
+    functions = _functions()
+    known = table.read_seen(table.FILE)
+    if results:
+        known = _add_seen((pair for each in results for pair in table.noticed(each)), functions)
+    print(table.seen_page(known, functions), end="")
+
+
+def _functions() -> set[str]:
+    """Return the test functions of the suites."""
     from harness.catalog.catalog import collect_catalog
+    from tests.breaks.seen import function_of
+
+    return {function_of(entry.id) for entry in collect_catalog(["suites"])}
+
+
+def _add_seen(found: Iterable[tuple[str, str]], functions: Collection[str]) -> dict[str, str]:
+    """Add functions with their breaks to the table, and return it."""
     from harness.core.atomic import write_atomically
     from tests.breaks import seen as table
 
-    functions = {table.function_of(entry.id) for entry in collect_catalog(["suites"])}
-    known = table.read_seen(table.FILE)
-    if results:
-        known = table.merged(known, (pair for each in results for pair in table.noticed(each)), functions)
-        write_atomically(table.FILE, table.seen_text(known).encode("ascii"))
-    print(table.seen_page(known, functions), end="")
+    known = table.merged(table.read_seen(table.FILE), found, functions)
+    write_atomically(table.FILE, table.seen_text(known).encode("ascii"))
+    return known
+
+
+@app.command()
+def search(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="The run directory of a run of the suites on the device.")],
+    functions: Annotated[
+        list[str] | None,
+        typer.Option("--function", metavar="ID", help="Only this function, or this file or folder; repeatable."),
+    ] = None,
+    device: _Device = "cpu",
+    again: Annotated[
+        bool, typer.Option("--again", help="Try the break that the table has for each function, and no other.")
+    ] = False,
+    most: Annotated[int, typer.Option(min=1, metavar="N", help="The most breaks for one function.")] = 60,
+    limit: Annotated[float, typer.Option(metavar="SECONDS", help="Limit for one function.")] = 60.0,
+    seconds: _Time = 86400.0,
+    results_dir: _MutantsDir = None,
+) -> None:
+    """Search, for each test function that no break ever turned red, a break that does, and write it into the table.
+
+    Exit status 1: a function was not turned red.
+    """
+    from tests.breaks import seen as table
+    from tests.breaks.search import search as searching
+
+    known, every = table.read_seen(table.FILE), _functions()
+    wanted = {
+        function
+        for function in every
+        if (function in known) == again and (not functions or function.startswith(tuple(functions)))
+    }
+    folder = (results_dir or Path("results") / f"search-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    tried = searching.search(
+        device,
+        searching.verdicts_of(run),
+        wanted,
+        folder,
+        given=known if again else None,
+        most=most,
+        limit=limit,
+        seconds=seconds,
+    )
+    if not again:
+        _add_seen(((each.function, each.name) for each in tried if each.name), every)
+    missed = [each for each in tried if not each.name]
+    for each in missed:
+        ends = ", ".join(f"{count} {end}" for end, count in sorted(each.tries.items()))
+        print(f"not red: {each.function} ({each.text or ends or 'nothing to break'})")
+    print(f"{len(tried) - len(missed)} of {len(tried)} functions were turned red\nresults: {folder}")
+    if missed:
+        raise typer.Exit(EXIT_RED)
 
 
 @app.command()

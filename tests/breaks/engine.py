@@ -49,13 +49,31 @@ _CHECK = re.compile(r"(\S*RanksError: rank \d+ raised )?(AssertionError\b|assert
 _PLACE = re.compile(r"^(\S+\.py):\d+: ", re.MULTILINE)
 
 
+#: The reason of a check that the case can show what it is about. Its failure says nothing about that.
+_UNSHOWN = "the case proves nothing"
+#: Files of libraries that compare values for a test. An assertion elsewhere in a library is a check of its own.
+_COMPARES = re.compile(r"/(torch/testing|numpy/testing|unittest)/")
+
+
+def is_failed_check(message: str, path: str) -> bool:
+    """Return whether the failure of a test is that of a check of its own. `path`: the file in which it was raised."""
+    if not _CHECK.match(message) or _UNSHOWN in message:
+        return False
+    return "/site-packages/" not in path or bool(_COMPARES.search(path))
+
+
 @dataclass(frozen=True, slots=True)
 class Red:
-    """The end of a red case: its outcome, its message, and whether a call in a helper raised instead of a check."""
+    """The end of a red case: its outcome and its message.
+
+    `in_helper`: a call in a helper raised instead of a check. `checked`: a check of the case itself failed; known only
+    of cases that ran in a fork.
+    """
 
     outcome: str
     text: str = ""
     in_helper: bool = False
+    checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

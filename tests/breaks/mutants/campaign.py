@@ -152,13 +152,11 @@ def public_reach(folders: Iterable[Path], patterns: Sequence[str]) -> list[Modul
 
 
 def all_mutants(patterns: Sequence[str], environ: Mapping[str, str]) -> list[Mutant]:
-    """Return the mutants of all files of the patterns. They are cached per file. Raise BreakError."""
+    """Return the mutants of all files of the patterns. Raise BreakError."""
     root = package_root(patterns)
-    files = _files_of_patterns(root, patterns)
-    parts = ("exclusions", "mutant", "operators", "walk")
-    rules = b"".join(Path(__file__).with_name(f"{part}.py").read_bytes() for part in parts)
-    folder = build.writable_cache_root(environ, "mutants") / "mutants"
-    return [mutant for file in files for mutant in _mutants_of(file, root / file, folder, rules)]
+    return [
+        mutant for file in _files_of_patterns(root, patterns) for mutant in mutants_of_file(file, root / file, environ)
+    ]
 
 
 def _files_of_patterns(root: Path, patterns: Sequence[str]) -> list[str]:
@@ -168,8 +166,11 @@ def _files_of_patterns(root: Path, patterns: Sequence[str]) -> list[str]:
     raise BreakError(f"--module={patterns[0]!r}: no file below {str(root)!r} has such a name")
 
 
-def _mutants_of(name: str, file: Path, folder: Path, rules: bytes) -> list[Mutant]:
-    """Return the mutants of a file. `rules`: the other inputs that determine them. Raise BreakError."""
+def mutants_of_file(name: str, file: Path, environ: Mapping[str, str]) -> list[Mutant]:
+    """Return the mutants of a file, which the cache keeps. `name`: its path in the package. Raise BreakError."""
+    parts = ("exclusions", "mutant", "operators", "walk")
+    rules = b"".join(Path(__file__).with_name(f"{part}.py").read_bytes() for part in parts)
+    folder = build.writable_cache_root(environ, "mutants") / "mutants"
     source = file.read_bytes()
     kept = folder / f"{hashlib.sha256(b'%b%b%b' % (name.encode(), source, rules)).hexdigest()[:20]}.json"
     if kept.exists():
@@ -204,45 +205,61 @@ def run_mutants(
     planned = [(mutant, cases) for mutant, cases in planned if cases]
     if not planned:
         raise BreakError("no case reaches one of the mutants: name other modules or other cases")
-    files = sorted({case.partition("::")[0] for _, cases in planned for case in cases})
-    backend = BACKENDS[settings.device]
-    provided = provider.provider_of(backend).provide() if backend.provider else ProvidedDevice(None, {})
-    inifile = next((str(path) for path in (Path("pyproject.toml").absolute(),) if path.exists()), None)
-    results.mkdir(parents=True, exist_ok=True)
-    plan, file = results / "plan.json", results / "mutants.ndjson"
     values = {
         "root": str(package_root(settings.patterns)),
-        "device": settings.device,
-        "library": provided.library or "",
-        "arguments": [*files, "-p", "no:cacheprovider", "-q", *_kept(settings.options)],
-        "rootdir": os.getcwd(),
-        "inifile": inifile,
         "mutants": [(mutant.to_json(), cases) for mutant, cases in planned],
         "seconds": {case: recording.seconds[case] for _, cases in planned for case in cases},
         "limit": limit,
         "time": seconds,
-        "results": str(file),
+        "results": str(results / "mutants.ndjson"),
     }
-    plan.write_text(json.dumps(values), encoding="utf-8")
-    command = [sys.executable, "-m", "tests.breaks.mutants.warm", str(plan)]
-    # Later mutants find what earlier ones compiled. Inductor's headers are in the folder for temporary files.
+    files = {case.partition("::")[0] for _, cases in planned for case in cases}
+    run_warm("tests.breaks.mutants.warm", settings.device, [*sorted(files), *_kept(settings.options)], results, values)
+    names = {mutant.name for mutant in mutants}
+    return [result for result in read_results(results / "mutants.ndjson") if result.mutant.name in names]
+
+
+def run_warm(
+    module: str,
+    device: str,
+    cases: Sequence[str],
+    results: Path,
+    values: Mapping[str, object],
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Run a module that collects cases and forks for each break, until it ends. Raise BreakError.
+
+    `values`: of its plan. `results`: the folder for the plan and the output. `variables`: added to its environment.
+    """
+    backend = BACKENDS[device]
+    provided = provider.provider_of(backend).provide() if backend.provider else ProvidedDevice(None, {})
+    inifile = next((str(path) for path in (Path("pyproject.toml").absolute(),) if path.exists()), None)
+    results.mkdir(parents=True, exist_ok=True)
+    plan, output_file = results / "plan.json", results / "warm.txt"
+    common = {
+        "device": device,
+        "library": provided.library or "",
+        "arguments": [*cases, "-p", "no:cacheprovider", "-q"],
+        "rootdir": os.getcwd(),
+        "inifile": inifile,
+    }
+    plan.write_text(json.dumps({**common, **values}), encoding="utf-8")
+    # Later breaks find what earlier ones compiled. Inductor's headers are in the folder for temporary files.
     caches = executor_files.cache_variables(results, os.environ)
-    with (results / "warm.txt").open("wb") as output, tempfile.TemporaryDirectory(prefix="mutants-") as temp:
-        variables = {
+    with output_file.open("wb") as output, tempfile.TemporaryDirectory(prefix="mutants-") as temp:
+        environ = {
             **environment(os.environ),
             **COLLECTION_ENVIRONMENT,
             **provided.variables,
+            **(variables or {}),
             **caches,
             "TMPDIR": temp,
         }
-        done = subprocess.run(command, env=variables, stdout=output, stderr=subprocess.STDOUT, check=False)
+        command = [sys.executable, "-m", module, str(plan)]
+        done = subprocess.run(command, env=environ, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
-        last = (results / "warm.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
-        raise BreakError(
-            f"the mutants do not run (exit status {done.returncode}): {' '.join(map(single_line, last))!r}"
-        )
-    names = {mutant.name for mutant in mutants}
-    return [result for result in read_results(file) if result.mutant.name in names]
+        last = output_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+        raise BreakError(f"the breaks do not run (exit status {done.returncode}): {' '.join(map(single_line, last))!r}")
 
 
 def _kept(options: Sequence[str]) -> list[str]:

@@ -26,8 +26,8 @@ from harness.executor.session import CollectedSession
 from harness.fixtures import CURRENT, CaseSettings, Current
 from harness.protocol import reports
 from harness.supervisor import executor_files
-from tests.breaks.breaks import Break, is_mistake
-from tests.breaks.engine import Observed, Red
+from tests.breaks.breaks import Break, BreakError, is_mistake
+from tests.breaks.engine import Observed, Red, is_failed_check
 from tests.breaks.mutants.applying import UnfitError
 
 #: After this many cases that are red by an error of the mutant itself, no further case runs.
@@ -42,10 +42,11 @@ def run_in_fork(
     enter: Callable[[], object],
     entry: Break,
     seconds: Mapping[str, float],
+    patience: float = PATIENCE,
 ) -> Observed:
     """Make a break in a fork of this process, and run its cases until one is red. Without `apply`, nothing is broken.
 
-    `enter` enters the device. `seconds`: by case, how long it takes.
+    `enter` enters the device. `seconds`: by case, how long it takes. `patience`: the least time limit of a case.
     """
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -62,7 +63,7 @@ def run_in_fork(
                 os._exit(1)
         os.close(writer)
         try:
-            return _follow(reader, seconds)
+            return _follow(reader, seconds, patience)
         finally:
             os.close(reader)
             _end(child)
@@ -75,7 +76,7 @@ def _end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def _follow(reader: int, seconds: Mapping[str, float]) -> Observed:
+def _follow(reader: int, seconds: Mapping[str, float], patience: float) -> Observed:
     """Read the lines of the fork.
 
     The case that is running when the fork ends or exceeds its time is red.
@@ -102,11 +103,11 @@ def _follow(reader: int, seconds: Mapping[str, float]) -> Observed:
             if word == "begin":
                 running = value
                 began.append(value)
-                limit = time.monotonic() + max(PATIENCE, 10 * seconds.get(value, 1.0))
+                limit = time.monotonic() + max(patience, 10 * seconds.get(value, 1.0))
             elif word == "unfit":
                 return seen(value)
-            elif word == "red":
-                red[value] = Red("failed", more)
+            elif word in ("red", "checked"):
+                red[value] = Red("failed", more, checked=word == "checked")
             elif word == "end":
                 return seen()
 
@@ -133,7 +134,7 @@ def _run(
     try:
         if entry.apply is not None:
             entry.apply()
-    except UnfitError as error:
+    except (UnfitError, BreakError) as error:
         send("unfit", str(error))
         os._exit(0)
     mistakes, cases = 0, entry.suites
@@ -141,12 +142,12 @@ def _run(
         send("begin", case)
         item = collected.items[case]
         following = collected.items[cases[place + 1]] if place + 1 < len(cases) else None
-        text = _case(collected, backend, item, following)
+        text, checked = _case(collected, backend, item, following)
         if os.getpid() != os.getpgid(0):
             os._exit(0)  # a case has returned in its own fork
         if not text:
             continue
-        send("red", case, text)
+        send("checked" if checked else "red", case, text)
         mistakes += is_mistake(text)
         if mistakes >= MISTAKES or not is_mistake(text):
             break
@@ -154,13 +155,15 @@ def _run(
     os._exit(0)
 
 
-def _case(collected: CollectedSession, backend: Backend, item: pytest.Item, following: pytest.Item | None) -> str:
-    """Run a case. Return the text of its failure, or an empty text."""
-    failures: list[str] = []
+def _case(
+    collected: CollectedSession, backend: Backend, item: pytest.Item, following: pytest.Item | None
+) -> tuple[str, bool]:
+    """Run a case. Return the text of its failure, or an empty text, and whether a check of the case failed."""
+    failures: list[tuple[str, bool]] = []
 
     def note(report: pytest.TestReport) -> None:
         if reports.outcome_of_phase(report) == "failed":
-            failures.append(_text(report))
+            failures.append((_text(report), report.when == "call" and _is_check(report)))
 
     collected.relay.on_report = note
     collected.guard.capture()
@@ -172,20 +175,26 @@ def _case(collected: CollectedSession, backend: Backend, item: pytest.Item, foll
         if following is None:
             _compat.tear_down_all(collected.session)
     except BaseException as error:  # noqa: BLE001 - a mutant may make torch raise anything
-        failures.append(f"{type(error).__name__}: {safe_str(error)}")
+        failures.append((f"{type(error).__name__}: {safe_str(error)}", False))
     if failures:
-        return failures[0] or "failed"
+        text, checked = failures[0]
+        return text or "failed", checked
     try:
         changed = collected.guard.compare()
         if changed:
             collected.guard.restore()
     except Exception as error:  # noqa: BLE001 - a case may leave anything
-        return f"the state cannot be read: {safe_repr(error)}"
+        return f"the state cannot be read: {safe_repr(error)}", False
     gc.collect(0)
-    return "; ".join(problem.text for problem in changed)
+    return "; ".join(problem.text for problem in changed), False
 
 
 def _text(report: pytest.TestReport) -> str:
     longrepr: Any = report.longrepr
     crash = getattr(longrepr, "reprcrash", None)
     return str(crash.message) if crash is not None else str(longrepr)
+
+
+def _is_check(report: pytest.TestReport) -> bool:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash is not None and is_failed_check(crash.message, crash.path)

@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -113,8 +114,8 @@ class Warm:
             provider.provider_of(self._backend).enter(self._library)
 
 
-def main(plan_file: str) -> None:
-    plan = json.loads(Path(plan_file).read_text(encoding="utf-8"))
+def collect_and_serve(plan: dict[str, Any], serve: Callable[[CollectedSession], NoReturn]) -> NoReturn:
+    """Import torch and collect the cases of a plan in this process, which `serve` ends."""
     spec = ZygoteSpec(
         args=(),
         collection_args=tuple(plan["arguments"]),
@@ -126,19 +127,18 @@ def main(plan_file: str) -> None:
         skip_early_exit_handlers=False,
         many_forks=True,
     )
-    around = import_preload(spec)
-    warm = Warm(plan)
-    status = collect_cases(spec, around, functools.partial(_serve, warm))
+    status = collect_cases(spec, import_preload(spec), functools.partial(_serve, serve))
     raise SystemExit(f"the cases cannot be collected: pytest ended with exit status {status}")
 
 
-def _serve(warm: Warm, collected: CollectedSession) -> NoReturn:
+def _serve(serve: Callable[[CollectedSession], NoReturn], collected: CollectedSession) -> NoReturn:
     try:
-        warm.serve(collected)
+        serve(collected)
     except BaseException:  # noqa: BLE001 - nothing may return into pytest
         sys.excepthook(*sys.exc_info())
         os._exit(1)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    collect_and_serve(given, Warm(given).serve)

@@ -1,0 +1,81 @@
+"""Search a break for each test function that was never seen red, in one warm process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from harness.backends.table import BACKENDS
+from harness.core.outcome import Outcome
+from harness.journal import journal, reader
+from harness.journal.ledger import Ledger
+from harness.journal.verdicts import Verdict
+from harness.sim.interposer import front
+from harness.sim.native import provider
+from tests.breaks.breaks import BreakError
+from tests.breaks.mutants import campaign
+from tests.breaks.search.results import Tried, read_tried
+from tests.breaks.seen import function_of
+
+#: Cases of a function that are tried, if the first is not sound in a fork.
+CASES = 3
+
+
+def verdicts_of(run: Path) -> list[Verdict]:
+    """Return the verdicts of a run directory. Raise BreakError if it is none."""
+    file = run / journal.FILE_NAME
+    if not file.exists():
+        raise BreakError(f"{str(run)!r} is no run directory: name that of a run of all suites without a break")
+    return list(Ledger.from_journal(reader.read_journal(file)).verdicts)
+
+
+def cases_by_function(verdicts: Iterable[Verdict]) -> dict[str, list[tuple[float, str]]]:
+    """Return the cases that passed by function, each with its seconds, the fastest first."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for verdict in verdicts:
+        if verdict.outcome is Outcome.PASSED:
+            found.setdefault(function_of(verdict.case), []).append((verdict.duration, verdict.case))
+    return {function: sorted(cases) for function, cases in found.items()}
+
+
+def search(
+    device: str,
+    verdicts: Iterable[Verdict],
+    wanted: Collection[str],
+    folder: Path,
+    *,
+    given: Mapping[str, str] | None = None,
+    most: int,
+    limit: float,
+    seconds: float,
+) -> list[Tried]:
+    """Try breaks for each wanted function of which a case passed. Return what was tried. Raise BreakError.
+
+    - `given`: by function, the only break to try.
+    - `most`, `limit`: how many breaks, and seconds, for one function. `seconds`: for all.
+    - `folder`: of the results. Functions that have a result there are not tried again.
+    """
+    passed = cases_by_function(verdicts)
+    chosen = sorted((cases, function) for function, cases in passed.items() if function in wanted)
+    if not chosen:
+        raise BreakError("no case of these functions passed without a break")
+    files = {function.partition("::")[0] for _, function in chosen}
+    others = {function.partition("::")[0]: cases[0] for function, cases in sorted(passed.items(), reverse=True)}
+    backend = BACKENDS[device]
+    provided = provider.provider_of(backend).provide().variables if backend.provider else {}
+    results = folder / "tried.ndjson"
+    values = {
+        "root": str(campaign.package_root(["torch"])),
+        "functions": {function: [case for _, case in cases[:CASES]] for cases, function in chosen},
+        "others": [case for file, (_, case) in others.items() if file in files],
+        "seconds": {case: duration for cases in passed.values() for duration, case in cases},
+        "most": most,
+        "limit": limit,
+        "time": seconds,
+        "given": {function: [name] for function, name in (given or {}).items()},
+        "results": str(results),
+        "reached": str(folder / "reached.ndjson"),
+    }
+    variables = front.interposer_preload(["x"], provided) if device == "simcuda" else {}
+    campaign.run_warm("tests.breaks.search.warm", device, sorted(files), folder, values, variables)
+    return [tried for tried in read_tried(results) if tried.function in wanted]
