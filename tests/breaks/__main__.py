@@ -338,7 +338,9 @@ def _add_seen(found: Iterable[tuple[str, str]], functions: Collection[str]) -> d
 
 @app.command()
 def search(
-    run: Annotated[Path, typer.Argument(metavar="DIR", help="The run directory of a run of the suites on the device.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run directories: runs of the suites on the device.")
+    ],
     functions: Annotated[
         list[str] | None,
         typer.Option("--function", metavar="ID", help="Only this function, or this file or folder; repeatable."),
@@ -368,7 +370,7 @@ def search(
     folder = (results_dir or Path("results") / f"search-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     tried = searching.search(
         device,
-        searching.verdicts_of(run),
+        searching.verdicts_of(runs),
         wanted,
         folder,
         given=known if again else None,

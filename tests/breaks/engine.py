@@ -49,15 +49,15 @@ _CHECK = re.compile(r"(\S*RanksError: rank \d+ raised )?(AssertionError\b|assert
 _PLACE = re.compile(r"^(\S+\.py):\d+: ", re.MULTILINE)
 
 
-#: The reason of a check that the case can show what it is about. Its failure says nothing about that.
-_UNSHOWN = "the case proves nothing"
+#: Texts of checks that the case can show what it is about: a failure says nothing about that.
+_UNSHOWN = ("the case proves nothing", "the process ended with")
 #: Files of libraries that compare values for a test. An assertion elsewhere in a library is a check of its own.
 _COMPARES = re.compile(r"/(torch/testing|numpy/testing|unittest)/")
 
 
 def is_failed_check(message: str, path: str) -> bool:
     """Return whether the failure of a test is that of a check of its own. `path`: the file in which it was raised."""
-    if not _CHECK.match(message) or _UNSHOWN in message:
+    if not _CHECK.match(message) or any(text in message for text in _UNSHOWN):
         return False
     return "/site-packages/" not in path or bool(_COMPARES.search(path))
 

@@ -101,7 +101,7 @@ def functions() -> dict[str, list[tuple[Any, str]]]:
     found: dict[str, list[tuple[Any, str]]] = {}
     for owner, owned in _owners():
         for attribute, value in list(_dictionary(owner).items()):
-            if not _is_function(value):
+            if not _is_function(value) or (isinstance(owner, types.ModuleType) and not _is_of_torch(value)):
                 continue
             key = id(value)
             name = named.setdefault(key, f"{owned}.{attribute}")
@@ -169,6 +169,10 @@ def _owners() -> Iterator[tuple[Any, str]]:
 
 def _is_of_pybind(owner: type) -> bool:
     return type(owner).__name__ == "pybind11_type"
+
+
+def _is_of_torch(value: object) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] == "torch"
 
 
 def _is_function(value: object) -> bool:

@@ -13,8 +13,8 @@ from typing import Any
 class Tried:
     """The tries for a function. `name`: the break that turned `case` red by its own check, or an empty text.
 
-    `text`: the failure, or why no break can count. `tries`: how many breaks ended in which way: `green`, `checked`, `red`
-    by no check of the case, or `unfit` if the break could not be made.
+    `text`: the failure, or why no break can count. `tries`: how many breaks ended in which way: `green`, `checked`,
+    `red` by no check of the case, or `unfit` if the break could not be made.
     """
 
     function: str

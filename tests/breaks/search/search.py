@@ -21,12 +21,15 @@ from tests.breaks.seen import function_of
 CASES = 3
 
 
-def verdicts_of(run: Path) -> list[Verdict]:
-    """Return the verdicts of a run directory. Raise BreakError if it is none."""
-    file = run / journal.FILE_NAME
-    if not file.exists():
-        raise BreakError(f"{str(run)!r} is no run directory: name that of a run of all suites without a break")
-    return list(Ledger.from_journal(reader.read_journal(file)).verdicts)
+def verdicts_of(runs: Iterable[Path]) -> list[Verdict]:
+    """Return the verdicts of run directories. Raise BreakError if one is none."""
+    verdicts: list[Verdict] = []
+    for run in runs:
+        file = run / journal.FILE_NAME
+        if not file.exists():
+            raise BreakError(f"{str(run)!r} is no run directory: name that of a run of all suites without a break")
+        verdicts += Ledger.from_journal(reader.read_journal(file)).verdicts
+    return verdicts
 
 
 def cases_by_function(verdicts: Iterable[Verdict]) -> dict[str, list[tuple[float, str]]]:
@@ -60,14 +63,12 @@ def search(
     if not chosen:
         raise BreakError("no case of these functions passed without a break")
     files = {function.partition("::")[0] for _, function in chosen}
-    others = {function.partition("::")[0]: cases[0] for function, cases in sorted(passed.items(), reverse=True)}
     backend = BACKENDS[device]
     provided = provider.provider_of(backend).provide().variables if backend.provider else {}
     results = folder / "tried.ndjson"
     values = {
         "root": str(campaign.package_root(["torch"])),
         "functions": {function: [case for _, case in cases[:CASES]] for cases, function in chosen},
-        "others": [case for file, (_, case) in others.items() if file in files],
         "seconds": {case: duration for cases in passed.values() for duration, case in cases},
         "most": most,
         "limit": limit,

@@ -11,29 +11,29 @@ import gc
 import json
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.backends.table import BACKENDS
 from harness.executor.session import CollectedSession
-from harness.sim.interposer import front
 from harness.sim.native import faults, provider
 from harness.zygote.collecting import freeze_baseline
 from tests.breaks.breaks import Break, BreakError
-from tests.breaks.catalogue import catalogue
 from tests.breaks.engine import Observed, Red
-from tests.breaks.mutants import applying, campaign
-from tests.breaks.mutants.mutant import Mutant
 from tests.breaks.mutants.trial import run_in_fork
 from tests.breaks.mutants.warm import collect_and_serve
-from tests.breaks.search import generated
+from tests.breaks.search import child
+from tests.breaks.search.making import Making, names_of
 from tests.breaks.search.order import Rarity, Reach, breaks_to_try
-from tests.breaks.search.recorder import ReachPlugin
+from tests.breaks.search.recorder import ReachPlugin, Recorder, read_records
 from tests.breaks.search.results import Tried, read_tried
 
+#: So many functions are recorded before breaks are tried for them: places are rare among all recorded ones.
+TOGETHER = 300
 #: The least time limit of a case with a break, in seconds. One that exceeds it is red by no check.
 PATIENCE = 4.0
 
@@ -46,7 +46,6 @@ class Search:
         self._backend = BACKENDS[plan["device"]]
         self._library: str = plan["library"]
         self._functions: dict[str, list[str]] = plan["functions"]
-        self._others: list[str] = plan["others"]
         self._seconds: dict[str, float] = plan["seconds"]
         self._most: int = plan["most"]
         self._limit: float = plan["limit"]
@@ -55,21 +54,11 @@ class Search:
         self._reached = Path(plan["reached"])
         self._given: dict[str, list[str]] = plan["given"]
         self._collected: CollectedSession
-        self._living: applying.Functions = {}
-        self._names: dict[int, str] = {}
+        self._making = Making(self._backend.kind, self._root)
         self._attributes: dict[str, list[str]] = {}
-        self._of_functions: dict[str, list[tuple[Any, str]]] = {}
-        self._of_attributes: dict[str, Any] = {}
         self._sound: dict[str, bool] = {}
-        self._mutants: dict[str, list[Mutant]] = {}
-        self._named: dict[str, Mutant] = {}
-        self._catalogue = [
-            entry for entry in catalogue().values() if entry.device == self._backend.kind and entry.apply
-        ]
         self._faults = (
-            list(faults.fault_catalogue(self._backend.kind))
-            if self._backend.kind in faults.injectable_kinds() and self._backend.kind != "cuda"
-            else []
+            list(faults.fault_catalogue(self._backend.kind)) if self._backend.kind in faults.injectable_kinds() else []
         )
         self._useful: Counter[tuple[str, str]] = Counter()
 
@@ -77,63 +66,66 @@ class Search:
         """Try breaks for all functions, and end the process."""
         gc.unfreeze()
         self._collected = collected
-        self._of_functions = generated.functions()
-        self._of_attributes = generated.attributes()
-        self._names = generated.names_of_functions(self._of_functions)
-        for name in self._of_attributes:
+        for name in self._making.attributes:
             self._attributes.setdefault(name.rpartition(".")[2], []).append(name)
-        self._living = applying.living_functions(self._root.glob("torch/**/*.py"))
+        self._making.know_living_functions()
+        _ = self._making.functions, self._making.written  # once, for all forks
         freeze_baseline(collected)
-        reaches = self._all_reached()
-        rarity = Rarity(reaches.values())
         done = {tried.function for tried in read_tried(self._results)}
-        for function, cases in self._functions.items():
-            if function in done:
-                continue
-            if time.time() > self._until:
-                break
-            tried = self._tried(function, [case for case in cases if case in collected.items], reaches, rarity)
-            with self._results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(tried.to_json()) + "\n")
+        known = {
+            function: [case for case in cases if case in collected.items]
+            for function, cases in self._functions.items()
+            if function not in done
+        }
+        left = [function for function, cases in known.items() if cases]
+        reaches = self._recorded()
+        while left and time.time() < self._until:
+            some, left = left[:TOGETHER], left[TOGETHER:]
+            if not self._given:
+                self._record_all([known[function][0] for function in some], reaches)
+            rarity = Rarity(reaches.values())
+            for function in some:
+                if time.time() > self._until:
+                    break
+                tried = self._tried(function, known[function], reaches, rarity)
+                with self._results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(tried.to_json()) + "\n")
         sys.stdout.flush()
         os._exit(0)
 
-    def _all_reached(self) -> dict[str, Reach]:
-        """Return what the first case of each function reaches, and the others. What is recorded already is kept."""
-        reaches: dict[str, Reach] = {}
-        if self._reached.exists():
-            for line in self._reached.read_text(encoding="utf-8").splitlines():
-                record = json.loads(line)
-                reaches[record["case"]] = Reach.from_json(record)
+    def _recorded(self) -> dict[str, Reach]:
+        """Return what an earlier call has recorded."""
+        lines = self._reached.read_text(encoding="utf-8").splitlines() if self._reached.exists() else []
+        records = [json.loads(line) for line in lines if line.endswith("}")]
+        return {record["case"]: Reach.from_json(record) for record in records}
+
+    def _record_all(self, cases: Sequence[str], reaches: dict[str, Reach]) -> None:
+        """Record the cases that are not recorded yet."""
         with self._reached.open("a", encoding="utf-8") as file:
-            for case in dict.fromkeys([*(cases[0] for cases in self._functions.values()), *self._others]):
-                if case not in reaches and case in self._collected.items:
+            for case in cases:
+                if case not in reaches and time.time() < self._until:
                     record = self._record(case)
                     reaches[case] = Reach.from_json(record)
                     file.write(json.dumps(record) + "\n")
-        return reaches
+                    file.flush()
 
     def _record(self, case: str) -> dict[str, Any]:
-        """Run a case with the recorder, and return the record, which is empty if the process ended."""
-        target = self._results.with_name("record.json")
-        target.unlink(missing_ok=True)
+        """Run a case with the recorder, and return what it reaches: nothing if its process was killed."""
+        with tempfile.TemporaryDirectory(prefix="records-") as folder:
 
-        def register() -> None:
-            plugin = ReachPlugin(target, str(self._root), self._names, self._attributes)
-            self._collected.session.config.pluginmanager.register(plugin)
+            def register() -> None:
+                child.hand_down("", self._backend.kind, self._root, Path(folder))
+                recorder = Recorder(self._making, self._root, Path(folder))
+                self._collected.session.config.pluginmanager.register(ReachPlugin(recorder, self._attributes))
 
-        self._run(case, register, patience=60.0)
-        if target.exists():
-            record: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
-            return record
-        return {"case": case, "lines": {}, "operators": [], "functions": [], "attributes": []}
+            self._run(case, register, patience=60.0)
+            return {"case": case, **read_records(Path(folder))}
 
     def _tried(self, function: str, cases: Sequence[str], reaches: dict[str, Reach], rarity: Rarity) -> Tried:
         """Try breaks for a function, with its first case that is sound."""
         begin, tries, sound = time.monotonic(), Counter[str](), False
         for case in cases:
-            reach = reaches[case] if case in reaches else Reach.from_json(self._record(case))
-            for name in self._breaks(function, case, reach, rarity):
+            for name in self._given.get(function) or self._breaks(function, case, reaches, rarity):
                 if time.monotonic() - begin > self._limit:
                     break
                 red = self._red(name, case)
@@ -148,81 +140,34 @@ class Search:
             if sound:
                 break
         seconds = time.monotonic() - begin
-        return Tried(
-            function, cases[0] if cases else "", "", "" if sound else "unsound", dict(tries), round(seconds, 2)
-        )
+        return Tried(function, cases[0], "", "" if sound else "unsound", dict(tries), round(seconds, 2))
 
-    def _breaks(self, function: str, case: str, reach: Reach, rarity: Rarity) -> list[str]:
-        if function in self._given:
-            return self._given[function]
+    def _breaks(self, function: str, case: str, reaches: Mapping[str, Reach], rarity: Rarity) -> list[str]:
+        """Return the breaks to try for a case, in order."""
+        reach = reaches[case] if case in reaches else Reach.from_json(self._record(case))
         file = function.partition("::")[0]
-        made = breaks_to_try(case, reach, rarity, self._mutants_of, self._most)
-        for each in made:
-            if isinstance(each, Mutant):
-                self._named[_name_of(each)] = each
-        names = [_name_of(each) if isinstance(each, Mutant) else each for each in made]
-        mine = [entry for entry in self._catalogue if any(file.startswith(suite) for suite in entry.suites)]
-        written = [
-            entry.name
-            for entry in sorted(mine, key=lambda entry: (min(map(len, entry.suites)) < len(file), entry.name))
-        ]
-        injected = [f"fault {name}" for name in self._faults]
-        whole = [*written[:8], *names, *written[8:40], *injected]
-        return sorted(whole, key=lambda name: -self._useful[file, name] if name.startswith("fault ") else 0)
-
-    def _mutants_of(self, path: str) -> list[Mutant]:
-        if path not in self._mutants:
-            try:
-                self._mutants[path] = campaign.mutants_of_file(path, self._root / path, os.environ)
-            except (BreakError, SyntaxError):
-                self._mutants[path] = []
-        return self._mutants[path]
+        names = names_of(breaks_to_try(case, reach, rarity, self._making.mutants_of, self._most))
+        mine = [each for each in self._making.written.values() if any(file.startswith(suite) for suite in each.suites)]
+        mine.sort(key=lambda each: (not any("::" in suite or suite == file for suite in each.suites), each.name))
+        written = [each.name for each in mine]
+        injected = sorted((f"fault {name}" for name in self._faults), key=lambda name: -self._useful[file, name])
+        return [*written[:8], *names[: self._most // 2], *injected, *names[self._most // 2 :], *written[8:40]]
 
     def _red(self, name: str, case: str) -> Red | None:
         """Run a case with a break. Return its end, with an empty text if it was green, or None if it did not run."""
         try:
-            apply = self._applied(name)
+            make = self._making.made(name)
         except BreakError:
             return None
+
+        def apply() -> None:
+            make()
+            child.hand_down(name, self._backend.kind, self._root, Path(os.devnull))
+
         seen = self._run(case, apply, patience=PATIENCE)
         if seen.unfit:
             return None
         return seen.red.get(case, Red("passed"))
-
-    def _applied(self, name: str) -> Callable[[], object]:
-        """Return the function that makes a break. Raise BreakError."""
-        kind, _, rest = name.partition(" ")
-        if kind == "operator":
-            return generated.operator_break(rest, self._backend.kind)
-        if kind == "function":
-            return generated.function_break(rest, self._of_functions)
-        if kind == "attribute":
-            return generated.attribute_break(rest, self._of_attributes)
-        if kind == "fault":
-            return lambda: self._inject(rest)
-        if kind == "mutant":
-            mutant = self._mutant(rest)
-            return lambda: applying.apply(mutant, self._root / mutant.path, self._living)
-        entry = next((entry for entry in self._catalogue if entry.name == name), None)
-        if entry is None or entry.apply is None:
-            raise BreakError(f"there is no break named {name!r}")
-        return entry.apply
-
-    def _mutant(self, words: str) -> Mutant:
-        name = f"mutant {words}"
-        if name not in self._named:
-            self._named.update({_name_of(each): each for each in self._mutants_of(words.partition(":")[0])})
-        if name not in self._named:
-            raise BreakError(f"this release of torch has no {name!r}")
-        return self._named[name]
-
-    def _inject(self, name: str) -> None:
-        if self._backend.kind == "soft":
-            import torch
-
-            torch.soft.inject(name)  # type: ignore[attr-defined]
-        else:
-            front.inject_into_this_process([name])
 
     def _is_sound(self, case: str) -> bool:
         """Return whether a case passes here without a break. This is tried once per case."""
@@ -238,10 +183,6 @@ class Search:
     def _enter(self) -> None:
         if self._library:
             provider.provider_of(self._backend).enter(self._library)
-
-
-def _name_of(mutant: Mutant) -> str:
-    return f"mutant {mutant.path}:{mutant.name}"
 
 
 if __name__ == "__main__":
