@@ -118,29 +118,28 @@ class Search:
                 recorder = Recorder(self._making, self._root, Path(folder))
                 self._collected.session.config.pluginmanager.register(ReachPlugin(recorder, self._attributes))
 
-            self._run(case, register, patience=60.0)
+            seen = self._run(case, register, patience=60.0)
+            if case in seen.passed:
+                self._sound[case] = True
             return {"case": case, **read_records(Path(folder))}
 
     def _tried(self, function: str, cases: Sequence[str], reaches: dict[str, Reach], rarity: Rarity) -> Tried:
-        """Try breaks for a function, with its first case that is sound."""
-        begin, tries, sound = time.monotonic(), Counter[str](), False
-        for case in cases:
+        """Try breaks for a function, with one of its cases after the other."""
+        tries, begin = Counter[str](), time.monotonic()
+        for place, case in enumerate(cases, 1):
             for name in self._given.get(function) or self._breaks(function, case, reaches, rarity):
-                if time.monotonic() - begin > self._limit:
+                if time.monotonic() - begin > self._limit * place / len(cases):
                     break
                 red = self._red(name, case)
                 tries["unfit" if red is None else "green" if not red.text else "checked" if red.checked else "red"] += 1
-                if red is not None and red.checked:
-                    if not self._is_sound(case):
-                        break
-                    self._useful[function.partition("::")[0], name] += 1
-                    seconds = time.monotonic() - begin
-                    return Tried(function, case, name, red.text, dict(tries), round(seconds, 2))
-            sound = sound or self._is_sound(case)
-            if sound:
-                break
-        seconds = time.monotonic() - begin
-        return Tried(function, cases[0], "", "" if sound else "unsound", dict(tries), round(seconds, 2))
+                if red is None or not red.checked:
+                    continue
+                if not self._is_sound(case):
+                    break
+                self._useful[function.partition("::")[0], name] += 1
+                return Tried(function, case, name, red.text, dict(tries), round(time.monotonic() - begin, 2))
+        text = "" if any(self._is_sound(case) for case in cases) else "red without a break"
+        return Tried(function, cases[0], "", text, dict(tries), round(time.monotonic() - begin, 2))
 
     def _breaks(self, function: str, case: str, reaches: Mapping[str, Reach], rarity: Rarity) -> list[str]:
         """Return the breaks to try for a case, in order."""
