@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
     from tests.breaks.breaks import Break
     from tests.breaks.mutants.campaign import Settings
@@ -304,18 +304,29 @@ def seen(
     results: Annotated[
         list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders of results of 'run', to add first.")
     ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="A run directory of a run without a break, to add first: functions that torch itself turns red, and "
+            "the reasons of gates; repeatable.",
+        ),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Drop functions that are gone, and write the table of docs/mutation.md.")
+    ] = False,
 ) -> None:
-    """Show by suite how many test functions a break turned red, and name those that were never red.
-
-    With folders of results, write the table first.
-    """
+    """Show by suite how many test functions were seen red, and name those that were not, with the reason."""
     from tests.breaks import seen as table
+    from tests.breaks.search.search import verdicts_of
 
     functions = _functions()
-    known = table.read_seen(table.FILE)
-    if results:
-        known = _add_seen((pair for each in results for pair in table.noticed(each)), functions)
-    print(table.seen_page(known, functions), end="")
+    if results or runs or update:
+        verdicts = verdicts_of(runs or [])
+        found = [*(pair for each in results or [] for pair in table.noticed(each)), *table.red_by_torch(verdicts)]
+        _add_seen(found, table.reasons_of_gates(verdicts), functions)
+    print(table.seen_page(table.read_table(table.FILE), table.read_table(table.REASONS), functions), end="")
 
 
 def _functions() -> set[str]:
@@ -326,14 +337,18 @@ def _functions() -> set[str]:
     return {function_of(entry.id) for entry in collect_catalog(["suites"])}
 
 
-def _add_seen(found: Iterable[tuple[str, str]], functions: Collection[str]) -> dict[str, str]:
-    """Add functions with their breaks to the table, and return it."""
+def _add_seen(found: Iterable[tuple[str, str]], reasons: Mapping[str, str], functions: Set[str]) -> None:
+    """Add functions with their breaks, and others with reasons, to the tables, and write the table of the page."""
     from harness.core.atomic import write_atomically
     from tests.breaks import seen as table
 
-    known = table.merged(table.read_seen(table.FILE), found, functions)
-    write_atomically(table.FILE, table.seen_text(known).encode("ascii"))
-    return known
+    known = table.merged(table.read_table(table.FILE), found, functions)
+    old = {each: text for each, text in table.read_table(table.REASONS).items() if each not in reasons}
+    left = table.merged(old, reasons.items(), functions.difference(known))
+    write_atomically(table.FILE, table.table_text(known).encode("ascii"))
+    write_atomically(table.REASONS, table.table_text(left).encode("ascii"))
+    page = table.with_table(table.PAGE.read_text(encoding="utf-8"), table.page_table(known, left, functions))
+    write_atomically(table.PAGE, page.encode())
 
 
 @app.command()
@@ -361,7 +376,7 @@ def search(
     from tests.breaks import seen as table
     from tests.breaks.search import search as searching
 
-    known, every = table.read_seen(table.FILE), _functions()
+    known, every = table.read_table(table.FILE), _functions()
     wanted = {
         function
         for function in every
@@ -379,11 +394,11 @@ def search(
         seconds=seconds,
     )
     if not again:
-        _add_seen(((each.function, each.name) for each in tried if each.name), every)
+        failed = {each.function: f"{table.OPEN}{each.ends}" for each in tried if not each.name}
+        _add_seen(((each.function, each.name) for each in tried if each.name), failed, every)
     missed = [each for each in tried if not each.name]
     for each in missed:
-        ends = ", ".join(f"{count} {end}" for end, count in sorted(each.tries.items()))
-        print(f"not red: {each.function} ({each.text or ends or 'nothing to break'})")
+        print(f"not red: {each.function} ({each.ends})")
     print(f"{len(tried) - len(missed)} of {len(tried)} functions were turned red\nresults: {folder}")
     if missed:
         raise typer.Exit(EXIT_RED)

@@ -24,6 +24,12 @@ class Tried:
     tries: Mapping[str, int]
     seconds: float
 
+    @property
+    def ends(self) -> str:
+        """How many breaks ended in which way."""
+        counts = ", ".join(f"{count} {end}" for end, count in sorted(self.tries.items()))
+        return self.text or counts or "it reaches nothing that can be broken"
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -126,9 +126,11 @@ class Search:
     def _tried(self, function: str, cases: Sequence[str], reaches: dict[str, Reach], rarity: Rarity) -> Tried:
         """Try breaks for a function, with one of its cases after the other."""
         tries, begin = Counter[str](), time.monotonic()
+        until = begin + self._limit
         for place, case in enumerate(cases, 1):
-            for name in self._given.get(function) or self._breaks(function, case, reaches, rarity):
-                if time.monotonic() - begin > self._limit * place / len(cases):
+            names = self._given.get(function) or self._breaks(function, case, reaches, rarity)
+            for name in names[: self._most // place]:
+                if tries.total() >= self._most or time.monotonic() > until:
                     break
                 red = self._red(name, case)
                 tries["unfit" if red is None else "green" if not red.text else "checked" if red.checked else "red"] += 1
