@@ -330,6 +330,11 @@ def extremes_differ(name: str, dtype: str) -> bool:
     return name in EXTREMES and dtype in EXTREMES[name].types
 
 
+def extremes_differ_in(*dtypes: str) -> frozenset[str]:
+    """Return the operators whose values at the ends of all of these types are known to differ."""
+    return frozenset(name for name, deviation in EXTREMES.items() if set(dtypes).issubset(deviation.types))
+
+
 #: Overloads that write into an argument and differ from their functional siblings.
 OVERLOADS = {"binary_cross_entropy.out": "reduces what `out` was before it is resized, which is its first element"}
 

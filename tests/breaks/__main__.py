@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError
 from harness.core.outcome import EXIT_RED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from tests.breaks.breaks import Break
     from tests.breaks.mutants.campaign import Settings
@@ -337,14 +337,14 @@ def _functions() -> set[str]:
     return {function_of(entry.id) for entry in collect_catalog(["suites"])}
 
 
-def _add_seen(found: Iterable[tuple[str, str]], reasons: Mapping[str, str], functions: Set[str]) -> None:
+def _add_seen(found: Iterable[tuple[str, str]], reasons: Mapping[str, str], functions: Collection[str]) -> None:
     """Add functions with their breaks, and others with reasons, to the tables, and write the table of the page."""
     from harness.core.atomic import write_atomically
     from tests.breaks import seen as table
 
     known = table.merged(table.read_table(table.FILE), found, functions)
     old = {each: text for each, text in table.read_table(table.REASONS).items() if each not in reasons}
-    left = table.merged(old, reasons.items(), functions.difference(known))
+    left = table.merged(old, reasons.items(), set(functions).difference(known))
     write_atomically(table.FILE, table.table_text(known).encode("ascii"))
     write_atomically(table.REASONS, table.table_text(left).encode("ascii"))
     page = table.with_table(table.PAGE.read_text(encoding="utf-8"), table.page_table(known, left, functions))

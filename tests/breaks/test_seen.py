@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.outcome import Outcome
 from tests.breaks import seen
 from tests.breaks.breaks import BreakError
 from tests.reporting import build
@@ -46,8 +47,8 @@ def test_runs_without_a_break_give_reasons_and_bugs_of_torch() -> None:
         "5": "s/t.py::test_right[b]",
         "6": "s/t.py::test_skipped",
     }
-    lines = [build.finish(case, outcome=ended[key], message=f"reason {key}") for key, case in cases.items()]
-    lines.append(build.finish("s/t.py::test_partly[b]", outcome="passed"))
+    lines = [build.finish(case, outcome=Outcome(ended[key]), message=f"reason {key}") for key, case in cases.items()]
+    lines.append(build.finish("s/t.py::test_partly[b]", outcome=Outcome.PASSED))
     verdicts = build.ledger(build.run(), build.collected(*cases.values(), "s/t.py::test_partly[b]"), *lines).verdicts
     assert seen.reasons_of_gates(verdicts) == {
         "s/t.py::test_gated": "not run: reason 1",
