@@ -8,6 +8,7 @@ functions without a break, each with the reason.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -25,6 +26,8 @@ _BEGIN = "| suite | functions | seen red | not runnable here | open |"
 #: The beginning of a reason that a run without a break gives, of one that a search gives, and the break of a function
 #: that torch itself turns red.
 GATED, OPEN, ITSELF = "not run: ", "open: ", "torch itself"
+
+_PATH = re.compile(r" /\S+")
 
 
 def function_of(case: str) -> str:
@@ -72,8 +75,8 @@ def reasons_of_gates(verdicts: Iterable[Verdict]) -> dict[str, str]:
     for verdict in verdicts:
         function = function_of(verdict.case)
         if verdict.outcome in (Outcome.GATED, Outcome.SKIPPED):
-            text = single_line(verdict.message).encode("ascii", "replace").decode()
-            reasons[function] = f"{GATED}{text.removeprefix('Skipped: ')}"
+            text = single_line(verdict.message).removeprefix("Skipped: ").encode("ascii", "replace").decode()
+            reasons[function] = f"{GATED}{_PATH.sub(' ...', text)}"  # a folder of the run says nothing elsewhere
         else:
             ran.add(function)
     return {function: reason for function, reason in reasons.items() if function not in ran}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.abc
 import importlib.machinery
 import json
@@ -69,4 +70,6 @@ class _Loader(importlib.abc.Loader):
             return
         from tests.breaks.search.recorder import Recorder
 
-        Recorder(making, Path(root), Path(records)).start()
+        recorder = Recorder(making, Path(root), Path(records))
+        recorder.start()
+        atexit.register(recorder.stop)

@@ -28,6 +28,8 @@ KEYS = {"cpu": "CPU", "soft": "PrivateUse1", "simcuda": "CUDA", "cuda": "CUDA"}
 OPERATOR_WAYS = ("last", "every", "not_done", "errors")
 FUNCTION_WAYS = ("last", "not_done", "errors", "every")
 ATTRIBUTE_WAYS = ("last",)
+#: Classes of torch that are written in C: calls of them count as calls of functions.
+TYPES = ("device", "Stream", "Event", "Generator", "Size", "finfo", "iinfo")
 _CLASSES = ("method_descriptor", "instancemethod", "builtin_function_or_method", "classmethod_descriptor")
 
 Way = Callable[..., Any]
@@ -97,10 +99,14 @@ def attribute_break(name: str, places: Mapping[str, Any]) -> Callable[[], None]:
 
 def functions() -> dict[str, list[tuple[Any, str]]]:
     """Return the C functions and methods of torch by name: the modules and classes that have it, with its name."""
+    import torch
+
     named: dict[int, str] = {}
     found: dict[str, list[tuple[Any, str]]] = {}
     for owner, owned in _owners():
         for attribute, value in list(_dictionary(owner).items()):
+            if owner is torch and attribute in TYPES:
+                found[f"torch.{attribute}"] = [(torch, attribute)]
             if not _is_function(value) or (isinstance(owner, types.ModuleType) and not _is_of_torch(value)):
                 continue
             key = id(value)
@@ -199,10 +205,29 @@ def _replace(owner: Any, attribute: str, value: Any) -> None:
 
 
 def _wrapped(around: Way, call: Any) -> Any:
+    if isinstance(call, type):
+        return _type_in_front(around, call)
+
     def broken(*given: Any, **named: Any) -> Any:
         return around(call, *given, **named)
 
     return functools.update_wrapper(broken, call, assigned=("__name__", "__doc__"), updated=())
+
+
+def _type_in_front(around: Way, made: type) -> type:
+    """Return a class whose objects `around` makes. Otherwise it is like `made`."""
+
+    class InFront(type):
+        def __call__(cls, *given: Any, **named: Any) -> Any:
+            return around(made, *given, **named)
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, made)
+
+        def __getattr__(cls, name: str) -> Any:
+            return getattr(made, name)
+
+    return InFront(made.__name__, (), {})
 
 
 _inside = threading.local()

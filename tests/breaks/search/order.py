@@ -46,10 +46,33 @@ INSTRUMENTS = frozenset(
 )
 
 
+#: What the recorder calls itself, and attributes of enumerations.
+_OF_THE_RECORDER = (
+    "torch._C._dynamo.",
+    "torch._C._pop_torch_dispatch_stack",
+    "torch._C._push_on_torch_dispatch_stack",
+    "torch._C._get_schema",
+    "torch._C._get_operation_overload",
+    "torch._inductor.",
+    "torch._dynamo.",
+)
+_OF_ENUMS = (".value", ".name")
+_FILLERS = frozenset(("test", "a", "of", "the", "is", "and", "in", "on", "to", "with", "by", "an", "its", "no", "not"))
+#: Words in names of test functions about errors.
+_REFUSING = frozenset(
+    ("refuses", "refused", "refuse", "error", "errors", "raises", "must", "typeerror", "valueerror", "invalid")
+)
+
+
 def _word(name: str) -> str:
     """Return the bare name of an operator such as ``_foreach_add_.List``, or of ``torch.Generator.seed``."""
     word = name.rpartition(".")[2] if name.startswith("torch.") else name.partition(".")[0]
     return word.strip("_").lower()
+
+
+def _is_usable(name: str) -> bool:
+    """Return whether a break of an operator or function may show something."""
+    return _word(name) not in INSTRUMENTS and not name.startswith(_OF_THE_RECORDER) and not name.endswith(_OF_ENUMS)
 
 
 def is_named(name: str, function: str) -> bool:
@@ -84,9 +107,12 @@ class Rarity:
             self._counts.update(("attribute", name) for name in reach.attributes)
 
     def ranked(self, kind: str, names: Iterable[str], function: str) -> list[str]:
-        """Return the names, first those that the name of the test function has, each with the rarest first."""
-        usable = [name for name in names if is_named(name, function) or _word(name) not in INSTRUMENTS]
-        return sorted(usable, key=lambda name: (not is_named(name, function), self._counts[kind, name], name))
+        """Return the names, first those that the name of the test function has, then public ones and rare ones."""
+        usable = [name for name in names if is_named(name, function) or _is_usable(name)]
+        return sorted(
+            usable,
+            key=lambda name: (not is_named(name, function), "._C" in name, self._counts[kind, name], name),
+        )
 
     def of_line(self, path: str, line: int) -> int:
         return self._counts[path, line]
@@ -102,15 +128,29 @@ def breaks_to_try(
     """
     kinds: list[Sequence[str | Mutant]] = [
         _statements(case, reach, rarity, mutants, most),
-        _ways("operator", rarity.ranked("operator", reach.operators, case), OPERATOR_WAYS),
-        _ways("function", rarity.ranked("function", reach.functions, case), FUNCTION_WAYS),
+        _ways("operator", rarity.ranked("operator", reach.operators, case), _first_ways(case, OPERATOR_WAYS)),
+        _ways("function", rarity.ranked("function", reach.functions, case), _first_ways(case, FUNCTION_WAYS)),
         _ways("attribute", rarity.ranked("attribute", reach.attributes, case), ATTRIBUTE_WAYS),
     ]
     rounds = itertools.zip_longest(*kinds)
     return [each for group in rounds for each in group if each is not None][:most]
 
 
-def _ways(kind: str, names: Sequence[str], ways: Sequence[str], at_once: int = 6) -> list[str]:
+def _first_ways(case: str, ways: Sequence[str]) -> list[str]:
+    """Return the ways, with lost errors first for a case that is about an error."""
+    return sorted(ways, key=lambda way: way != "errors") if _is_refusing(case) else list(ways)
+
+
+def _is_refusing(case: str) -> bool:
+    return not _REFUSING.isdisjoint(case.rpartition("::")[2].partition("[")[0].split("_"))
+
+
+def shared_words(name: str, case: str) -> int:
+    """Return how many words the name of a break shares with the name of a test function."""
+    return len(set(name.split("_")) & set(case.rpartition("::")[2].partition("[")[0].split("_")) - _FILLERS)
+
+
+def _ways(kind: str, names: Sequence[str], ways: Sequence[str], at_once: int = 4) -> list[str]:
     """Return the breaks of places: all ways of the first places, then of the next."""
     groups = [names[place : place + at_once] for place in range(0, len(names), at_once)]
     return [f"{kind} {name}:{way}" for group in groups for way in ways for name in group]
@@ -127,6 +167,12 @@ def _statements(
             break
         if starting := [mutant for mutant in mutants(path) if mutant.first == line]:
             found[path, line] = starting
-    named = sorted(found.values(), key=lambda group: not is_named(f"torch.{group[0].function}", case))
+    named = sorted(
+        found.values(),
+        key=lambda group: (
+            not (_is_refusing(case) and group[0].old.startswith("raise")),
+            not is_named(f"torch.{group[0].function}", case),
+        ),
+    )
     rounds = itertools.zip_longest(*named[:most])
     return [each for group in rounds for each in group if each is not None]

@@ -5,7 +5,6 @@ A fork of the warm process registers the plugin and runs the case once. Each pro
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import sys
@@ -59,8 +58,10 @@ class Recorder:
         self._leave = os._exit
         os._exit = self._write_and_leave
         self._process = os.getpid()
-        if "pytest" not in sys.modules:
-            atexit.register(self.stop)
+
+    def note_types(self, words: Iterable[str]) -> None:
+        """Note the C classes among the names of a function. No event tells of their calls."""
+        self._functions.update(f"torch.{word}" for word in words if word in generated.TYPES)
 
     def stop(self, attributes: Iterable[str] = ()) -> None:
         os._exit = self._leave
@@ -108,6 +109,7 @@ class ReachPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         words = _names_in(item.function.__code__)  # type: ignore[attr-defined]  # every case is a function
+        self._recorder.note_types(words)
         self._recorder.start()
         try:
             return (yield)

@@ -149,3 +149,12 @@ def test_attribute_with_a_wrong_value() -> None:
     assert in_fork(broken) is False
     with pytest.raises(BreakError, match="no such attribute"):
         generated.attribute_break("torch.Tensor.no_such:last", attributes)()
+
+
+def test_class_that_loses_the_errors_of_its_constructor() -> None:
+    def device() -> object:
+        return [isinstance(torch.ones(1).device, torch.device), str(torch.device("no such device"))]
+
+    assert str(in_fork(device)).startswith("RuntimeError: ")
+    assert with_function("torch.device:errors", device) == [True, "None"]
+    assert with_function("torch.device:last", lambda: str(torch.device("cpu"))) == "meta"

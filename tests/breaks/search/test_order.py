@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.breaks.mutants.mutant import Mutant
-from tests.breaks.search.order import Rarity, Reach, breaks_to_try, is_named
+from tests.breaks.search.order import Rarity, Reach, breaks_to_try, is_named, shared_words
 
 COMMON = Reach({"torch/a.py": [1, 2]}, ["add.Tensor", "copy_"], ["torch.get_num_threads"], [])
 REACH = Reach(
@@ -62,3 +62,15 @@ def test_names_in_the_name_of_a_test_function() -> None:
     assert is_named("_foreach_add_.List", "suites/a/test_x.py::test_foreach_add_is_off")
     assert is_named("torch.Generator.manual_seed", "suites/a/test_x.py::test_manual_seed")
     assert not is_named("add.Tensor", "suites/a/test_x.py::test_addcmul")
+
+
+def test_lost_errors_come_first_for_a_case_about_an_error() -> None:
+    raising = Mutant("torch/a.py", "g", 1, 1, "statement dropped", 0, 1, "raise ValueError", "pass")
+    found = tried("suites/a/test_a.py::test_relu_refuses_a_text", [mutant(3), raising])
+    assert found[0] == raising
+    assert found[1:3] == ["operator relu:errors", "function torch.Generator.seed:errors"]
+
+
+def test_words_that_a_break_and_a_test_function_share() -> None:
+    assert shared_words("scaler_grows_too_late", "suites/a/test_a.py::test_scaler_grows_a_lot[late]") == 2
+    assert shared_words("the_first", "suites/a/test_a.py::test_the_second") == 0

@@ -28,7 +28,7 @@ from tests.breaks.mutants.trial import run_in_fork
 from tests.breaks.mutants.warm import collect_and_serve
 from tests.breaks.search import child
 from tests.breaks.search.making import Making, names_of
-from tests.breaks.search.order import Rarity, Reach, breaks_to_try
+from tests.breaks.search.order import Rarity, Reach, breaks_to_try, shared_words
 from tests.breaks.search.recorder import ReachPlugin, Recorder, read_records
 from tests.breaks.search.results import Tried, read_tried
 
@@ -149,10 +149,11 @@ class Search:
         file = function.partition("::")[0]
         names = names_of(breaks_to_try(case, reach, rarity, self._making.mutants_of, self._most))
         mine = [each for each in self._making.written.values() if any(file.startswith(suite) for suite in each.suites)]
-        mine.sort(key=lambda each: (not any("::" in suite or suite == file for suite in each.suites), each.name))
-        written = [each.name for each in mine]
+        written = sorted((each.name for each in mine), key=lambda name: (-shared_words(name, case), name))
+        close = [name for name in written[:3] if shared_words(name, case) >= 2]
         injected = sorted((f"fault {name}" for name in self._faults), key=lambda name: -self._useful[file, name])
-        return [*written[:8], *names[: self._most // 2], *injected, *names[self._most // 2 :], *written[8:40]]
+        half = self._most // 2
+        return list(dict.fromkeys([*close, *names[:half], *injected[:half], *names[half:], *injected, *written]))
 
     def _red(self, name: str, case: str) -> Red | None:
         """Run a case with a break. Return its end, with an empty text if it was green, or None if it did not run."""

@@ -21,7 +21,7 @@ def changed(value: Any, *, every: bool) -> Any:
     """Return a wrong value in the place of a result. The memory of tensors changes in place.
 
     `every`: all elements of tensors and containers are wrong, otherwise the last. A value without a wrong counterpart,
-    such as None or a device, is returned as it is.
+    such as None, is returned as it is.
     """
     import torch
 
@@ -36,6 +36,8 @@ def changed(value: Any, *, every: bool) -> Any:
         return value[::-1]
     if isinstance(value, torch.dtype):
         return torch.float64 if value != torch.float64 else torch.float32
+    if isinstance(value, torch.device):
+        return torch.device("meta" if value.type != "meta" else "cpu")
     if isinstance(value, dict):
         return value | {key: changed(value[key], every=every) for key in list(value)[0 if every else -1 :]}
     if isinstance(value, list | tuple):
