@@ -83,5 +83,5 @@ def search(
         "reached": str(folder / "reached.ndjson"),
     }
     variables = front.interposer_preload(["x"], provided) if device == "simcuda" else {}
-    campaign.run_warm("tests.breaks.search.warm", device, sorted(files), folder, values, variables)
+    campaign.run_warm("tests.breaks.search.warm", device, [*sorted(files), "--extended"], folder, values, variables)
     return [tried for tried in read_tried(results) if tried.function in wanted]
