@@ -103,6 +103,9 @@ simcuda() {
     # A case that needs something that an earlier one has started, such as the allocator, may skip itself in its own
     # process. That is not red in the run.
     "$made/bin/harness" diff --strict "$results/simcuda" "$results/simcuda-alone" || status=1
+    # Work begins as late as CUDA permits, and in reverse: no case may rely on more.
+    SIMCUDA_ORDER=reversed "$made/bin/pytest" suites/{graphs,streams,transfers} -n "$workers" --device simcuda --shuffle \
+        --seed "$seed" --results-dir "$results/simcuda-reversed" || status=1
     # The tests that need a CUDA build, with real programs under `harness sim run`.
     "$made/bin/pytest" tests/sim/simcuda tests/acceptance/test_simcuda.py --run-nightly -n "$workers" || status=1
     # `harness ready`: each fault, and checks without one, half of them on a busy machine.

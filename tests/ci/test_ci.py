@@ -228,6 +228,8 @@ def test_all_steps_run_with_the_seed_of_the_night(night: Night) -> None:
         "--results-dir out/outside",
         "pytest suites/ -n 3 --device simcuda --shuffle --seed 7 --results-dir out/simcuda",
         "pytest suites/ -n 3 --device simcuda --isolation case --shuffle --seed 7 --results-dir out/simcuda-alone",
+        "pytest suites/graphs suites/streams suites/transfers -n 3 --device simcuda --shuffle --seed 7 "
+        "--results-dir out/simcuda-reversed",
         "pytest tests/sim/simcuda tests/acceptance/test_simcuda.py --run-nightly -n 3",
         "pytest tests/ready --run-nightly -n 3",
         "pytest tests/chaos --run-nightly -n 3 --dist worksteal 7,8,9,10,11,12,13,14,15,16",
@@ -265,13 +267,13 @@ def test_a_step_that_fails_does_not_keep_the_others_from_running(night: Night) -
     done = night.run(BROKEN="--device simcuda")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [".ci/nightly.sh: failed: simcuda: exit status 1"]
-    assert len(night.calls("pytest")) == 10
+    assert len(night.calls("pytest")) == 11
 
 
 def test_cases_that_skip_themselves_alone_fail_the_night(night: Night) -> None:
     done = night.run("simcuda", BROKEN="diff --strict")
     assert done.returncode == 1
-    assert len(night.calls("pytest")) == 4
+    assert len(night.calls("pytest")) == 5
 
 
 def test_an_environment_that_cannot_be_made_fails_its_step_and_is_not_kept(night: Night) -> None:
