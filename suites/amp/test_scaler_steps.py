@@ -265,6 +265,7 @@ def test_fused_optimizer_with_its_own_grad_scale(
 @WITH_FUSED
 @pytest.mark.parametrize("separate", [False, True], ids=["in_the_step", "unscaled_before"])
 @pytest.mark.types("float64")
+@pytest.mark.requires(autocast=True)
 def test_fused_optimizer_with_gradscaler_trains_as_the_plain_one(
     device: torch.device, make: Callable[..., torch.optim.Optimizer], separate: bool
 ) -> None:

@@ -173,7 +173,12 @@ def _hooks_are_allowed(_: torch.device) -> object:
 
 _STAYS = ("eager",)
 CONTEXTS: dict[str, Context] = {
-    "autocast": Context(lambda device: torch.autocast(device.type, torch.bfloat16), _autocast_state, stays=_STAYS),
+    "autocast": Context(
+        lambda device: torch.autocast(device.type, torch.bfloat16),
+        _autocast_state,
+        stays=_STAYS,
+        marks=(pytest.mark.requires(autocast=True),),
+    ),
     "no_grad": Context(lambda _: torch.no_grad(), lambda _: torch.is_grad_enabled(), stays=_STAYS),
     "set_grad_enabled": Context(
         lambda _: torch.set_grad_enabled(False), lambda _: torch.is_grad_enabled(), stays=_STAYS

@@ -28,7 +28,9 @@ def words(device: torch.device, full: bool, seed: int) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
+@pytest.mark.parametrize(
+    "pinned", [pytest.param(True, marks=pytest.mark.requires(pinned_memory=True)), False], ids=["pinned", "pageable"]
+)
 def test_transfers_both_ways_at_once(device: torch.device, endurance: float, pinned: bool, full: bool) -> None:
     """Data sent to the device and, at the same time on a second stream, to the host arrive unchanged."""
     up, down = words(device, full, 1), words(device, full, 2)

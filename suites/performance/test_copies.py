@@ -10,7 +10,9 @@ from .measuring import Speed
 
 pytestmark = [pytest.mark.serial, pytest.mark.parametrize("full", SIZES)]
 
-PINNED = pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
+PINNED = pytest.mark.parametrize(
+    "pinned", [pytest.param(True, marks=pytest.mark.requires(pinned_memory=True)), False], ids=["pinned", "pageable"]
+)
 
 
 def numbers(size: int, device: torch.device | str = "cpu", *, pinned: bool = False) -> torch.Tensor:
@@ -55,7 +57,7 @@ def test_copy_to_the_host(device: torch.device, speed: Speed, full: bool, pinned
     assert torch.equal(target, numbers(size))
 
 
-@pytest.mark.requires(accelerator=True)
+@pytest.mark.requires(accelerator=True, pinned_memory=True)
 def test_copies_both_ways_at_once(device: torch.device, speed: Speed, full: bool) -> None:
     """Bytes per second of pinned copies in both directions at the same time, on two streams. Both are complete."""
     size = (1 << 29) if full else (1 << 20)

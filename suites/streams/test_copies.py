@@ -150,7 +150,11 @@ def device_source(device: torch.device) -> tuple[torch.Tensor, torch.device]:
     return torch.randn(1_000_000, device=device), torch.device("cpu")
 
 
-BOTH_WAYS = pytest.mark.parametrize("make", [host_source, device_source], ids=["to_device", "to_host"])
+BOTH_WAYS = pytest.mark.parametrize(
+    "make",
+    [pytest.param(host_source, marks=pytest.mark.requires(pinned_memory=True)), device_source],
+    ids=["to_device", "to_host"],
+)
 
 
 @pytest.mark.requires(asynchronous=True)

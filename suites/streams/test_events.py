@@ -242,6 +242,7 @@ def test_event_id_is_0_until_its_first_record(device: torch.device) -> None:
     assert first.event_id != second.event_id
 
 
+@pytest.mark.requires(pinned_memory=True)
 def test_event_wait_gives_right_results_on_another_stream(api: Api, device: torch.device) -> None:
     """Operands copied on a sleeping stream are complete for another stream that waited for its event.
 

@@ -183,6 +183,7 @@ def test_stream_synchronize_makes_writes_visible_to_the_host(api: Api, device: t
     assert any(early), NOT_SHOWN
 
 
+@pytest.mark.requires(pinned_memory=True)
 def test_non_blocking_copy_and_the_operator_after_it_are_in_order(api: Api, device: torch.device) -> None:
     """An operator on the stream of a non-blocking copy from pinned memory reads the copied values."""
     values = torch.arange(1 << 18, dtype=torch.int32).pin_memory()
