@@ -41,8 +41,6 @@ ROOT = Path(__file__).parents[2]
 _NO_CATCH = (Outcome.LOST, Outcome.NOT_RUN)
 #: Outcomes with which a case has checked nothing.
 _NOTHING_CHECKED = (*_NO_CATCH, Outcome.GATED, Outcome.SKIPPED)
-#: Outcomes of a case whose process may have ended before it reported how often the fault occurred.
-_UNREPORTED = (Outcome.CRASHED, Outcome.TIMEOUT)
 #: The beginning of the message of a failed check: of pytest, unittest or NumPy, or an exception of the suites' own.
 _CHECK = re.compile(r"(\S*RanksError: rank \d+ raised )?(AssertionError\b|assert\b|Failed: |suites\.)")
 #: A line of a traceback that names a place, such as "suites/streams/busy.py:90: RuntimeError".
@@ -82,7 +80,8 @@ class Observed:
 
     - `passed`, `red`: the cases with these ends. `ran`: these and the others that checked something.
     - `struck`: how often the injected fault occurred. Only cases that reached their end report it.
-    - `doubtful`: the red cases that reported no occurrence. It may have been in a process that they started.
+    - `doubtful`: the red cases that reported no occurrence. It may have been in a process that they started, or have
+      hung the case, or the machine was busy. A crash is no doubt: it ends the process that would report.
     - `unfit`: why the break could not be made; empty if it was.
     """
 
@@ -116,7 +115,7 @@ def observed(ledger: Ledger, fault: str = "") -> Observed:
         red=red,
         ran=frozenset(verdict.case for verdict in verdicts if verdict.outcome not in _NOTHING_CHECKED),
         struck=sum(struck.values()),
-        doubtful=frozenset(case for case, end in red.items() if end.outcome not in _UNREPORTED and not struck[case]),
+        doubtful=frozenset(case for case, end in red.items() if end.outcome != Outcome.CRASHED and not struck[case]),
     )
 
 

@@ -43,8 +43,8 @@ def test_a_case_that_was_lost_or_never_ran_observed_nothing() -> None:
 
 def test_a_red_case_in_which_the_fault_was_not_seen_to_occur_is_doubtful() -> None:
     lines = [*ended(A, Outcome.FAILED, struck={"slow": 1}), *ended(B, Outcome.FAILED, struck={"device_lost": 1})]
-    lines += [*ended(C, Outcome.TIMEOUT), *ended(D, Outcome.LEAKED)]  # C could not report
-    assert observed(ledger(*lines), "slow").doubtful == {B, D}
+    lines += [*ended(C, Outcome.TIMEOUT), *ended(D, Outcome.CRASHED)]  # D could not report
+    assert observed(ledger(*lines), "slow").doubtful == {B, C}
 
 
 def test_a_run_counts_how_often_its_own_fault_struck() -> None:
