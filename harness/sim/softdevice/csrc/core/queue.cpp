@@ -133,7 +133,7 @@ void Queue::release() {
 }
 
 void Queue::settle() const {
-  const auto end = Mark::Clock::now() + longest_push;
+  const auto end = Mark::Clock::now() + pool_.longest_push_;
   while (!idle() && !parked_.load(std::memory_order_acquire) && Mark::Clock::now() < end) sched_yield();
 }
 
@@ -235,7 +235,7 @@ void Pool::add(int rank, std::shared_ptr<Queue> queue) {
 void Pool::hold(std::shared_ptr<Queue> queue) {
   std::unique_lock lock(mutex_);
   start(lock);
-  held_.emplace_back(Mark::Clock::now() + longest_delay, std::move(queue));
+  held_.emplace_back(Mark::Clock::now() + longest_delay_, std::move(queue));
   changed_.notify_one();
 }
 

@@ -37,7 +37,7 @@ enum class Order {
 // Work that nobody waits for begins after this time, as the host may wait for its effect alone.
 constexpr std::chrono::milliseconds longest_delay(100);
 // A push in the order `earliest` returns after this time at the latest, as the work may need what the host does next.
-constexpr std::chrono::milliseconds longest_push(5);
+constexpr std::chrono::milliseconds longest_push(20);
 
 class Queue;
 class Pool;
@@ -137,8 +137,12 @@ class Pool {
   // a thread happens to take its first work. Must be set before the first work.
   void at_start(std::function<void()> call) { at_start_ = std::move(call); }
 
-  // Must be set before the first work.
-  void set_order(Order order) { order_ = order; }
+  // Must be set before the first work. `delay`, `push`: as `longest_delay` and `longest_push`.
+  void set_order(Order order, Mark::Clock::duration delay = longest_delay, Mark::Clock::duration push = longest_push) {
+    order_ = order;
+    longest_delay_ = delay;
+    longest_push_ = push;
+  }
   Order order() const { return order_; }
   // Whether work begins once it is demanded.
   bool holds_back() const { return order_ == Order::latest || order_ == Order::reversed; }
@@ -169,6 +173,7 @@ class Pool {
   const int threads_;
   std::function<void()> at_start_;
   Order order_ = Order::soon;
+  Mark::Clock::duration longest_delay_ = longest_delay, longest_push_ = longest_push;
   std::mutex mutex_;
   std::condition_variable begun_;    // a thread has made its first call
   std::condition_variable changed_;  // a queue is ready

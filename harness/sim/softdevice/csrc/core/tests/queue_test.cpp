@@ -24,9 +24,10 @@ std::shared_ptr<Queue> new_queue(Pool& pool, int rank = 0) { return std::make_sh
 
 void push(Queue& queue, work::Task task) { queue.push(work::Item{nullptr, std::move(task), nullptr}); }
 
-Pool& new_pool(int threads, work::Order order) {
+// A pool in which no time decides, unless `delay` says so.
+Pool& new_pool(int threads, work::Order order, Mark::Clock::duration delay = std::chrono::hours(1)) {
   Pool& pool = new_pool(threads);
-  pool.set_order(order);
+  pool.set_order(order, delay, std::chrono::hours(1));
   return pool;
 }
 
@@ -255,7 +256,7 @@ TEST(latest_begins_work_that_polls_ask_for) {
 }
 
 TEST(latest_begins_work_after_a_delay) {
-  Pool& pool = new_pool(1, work::Order::latest);
+  Pool& pool = new_pool(1, work::Order::latest, std::chrono::milliseconds(1));
   const auto queue = new_queue(pool);
   for (int i = 0; i < 2; ++i) {
     std::atomic<bool> ran{false};
