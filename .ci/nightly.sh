@@ -7,11 +7,11 @@
 #   suites    every case on this machine, in the order of the night
 #   soft      the profile `soft` and the suites of further levels of conformance, on the software device, in the order
 #             of the night; the levels `autograd`, `collectives`, `compile` and `profiler` must not fail
-#   outside   levels of conformance on the device of tests/outside/plain_device, which has as little as a package can
-#             register. Its waivers are what it is known to fail
+#   outside   all suites on the device of tests/outside/plain_device, which has as little as a package can register. Its
+#             waivers are what it is known to fail
 #   simcuda   every case on the simulated CUDA, with a CUDA build of torch, in the order of the night; then each in its
-#             own process, with the same verdicts; the tests of the simulation, with real programs; `harness ready` with each
-#             fault
+#             own process, with the same verdicts; three suites with work in reverse; the tests of the simulation, with
+#             real programs; `harness ready` with each fault
 #   seeds     each case that draws random numbers, on this machine with ten new seeds
 #   options   every case once per option and per surrounding that must not change a verdict: leak checks, isolation,
 #             workers, locale, user, home, no network and others, and with python3.14 if there is one. No case may be

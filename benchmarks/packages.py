@@ -255,4 +255,6 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     if arguments.source is not None and len(arguments.names) != 1:
         parser.error("--source: expected one NAME")
+    if arguments.source is not None and not arguments.source.is_dir():
+        parser.error(f"--source={str(arguments.source)!r}: expected a folder")
     sys.exit(main(arguments.names, arguments.keep, arguments.source and arguments.source.resolve()))
