@@ -15,9 +15,8 @@ import pytest
 from harness import marks
 from harness.backends.backend import Backend, DeviceKind
 from harness.backends.table import BACKENDS
+from harness.checks import process
 from harness.checks.keeping import Keeps, parse_keeps_mark
-from harness.checks.process import KEPT_HELPERS
-from harness.core import linux
 from harness.core.figures import Floors
 from harness.core.outcome import Outcome
 from harness.devices.guard import cuda_in_use
@@ -202,10 +201,8 @@ def _loading_code(backend: Backend) -> str:
 
 def _leftover(pid: int) -> str | None:
     """Return text about a process that a rank has left; None for a zombie, and for a helper that a library keeps."""
-    state, command = linux.describe_process(pid) or ("X", "")
-    if state in "ZX" or any(helper in command for helper in KEPT_HELPERS):
-        return None
-    return f"{pid} {command[:200]!r}"
+    pause = process.Patience(process.TRANSITION_PATIENCE)
+    return process.describe_leftover(process.describe_settled(pid, pause), pid, "")
 
 
 def provide(config: pytest.Config, *, foreign: bool) -> None:

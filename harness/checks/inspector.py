@@ -319,11 +319,12 @@ class ChildWatch:
     def check(self) -> tuple[list[StateProblem], list[FixtureProblem]]:
         """Return the processes that the case has left running, and those that fixtures have left when they ended."""
         now = set(_children())
+        pause = process.Patience(process.TRANSITION_PATIENCE)
         overdue, self._overdue = self._overdue, {}
         problems = [
             FixtureProblem(fixture, StateProblem(Outcome.LEAKED, f"{fixture.label} {text}"))
             for pid, fixture in sorted(overdue.items())
-            if pid in now and (text := _leftover(pid)) is not None
+            if pid in now and (text := _leftover(pid, pause)) is not None
         ]
         self._held = {pid: owners for pid, owners in self._held.items() if pid in now}
         new = sorted(now - self._known - self._held.keys() - overdue.keys())
@@ -332,8 +333,7 @@ class ChildWatch:
         if new and (live := self._live()):
             self._held.update((pid, {*live}) for pid in new)
             new = []
-        process.wait_for_exec(new, linux.has_not_called_exec, process.ExecPatience(process.START_PATIENCE))
-        texts = [_leftover(pid) for pid in new]
+        texts = [_leftover(pid, pause) for pid in new]
         return [StateProblem(Outcome.LEAKED, text) for text in texts if text is not None], problems
 
 
@@ -341,9 +341,9 @@ def _children() -> list[int]:
     return linux.child_pids() if linux.has_children() else []
 
 
-def _leftover(pid: int) -> str | None:
-    _, own = linux.describe_process(getpid()) or ("", "")
-    text = process.describe_leftover(linux.describe_process(pid), pid, own)
+def _leftover(pid: int, pause: Callable[[], bool]) -> str | None:
+    own = (linux.describe_process(getpid()) or linux.GONE).command
+    text = process.describe_leftover(process.describe_settled(pid, pause), pid, own)
     return None if text is None else f"left a child process running: {text}"
 
 

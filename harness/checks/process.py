@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep  # imported by name: a case may have replaced the attribute of the module
 
 from harness.core import clock, linux
+from harness.core.linux import ProcessDescription
 
 #: Helper processes that libraries start once. They remove shared memory after all its users have ended: one of
 #: multiprocessing, one of joblib's loky, and one of torch for tensors shared through files. Each entry is a part of the
@@ -41,13 +42,13 @@ _STATES = {
     "Z": "zombie",
 }
 
-#: Seconds within which a new child must call exec. That takes milliseconds, more on a busy machine. A child that has
-#: not called exec after this time is reported as a fork.
-START_PATIENCE = 2.0
+#: Seconds within which a new child must call exec, and a child that ends must have ended. That takes milliseconds, more
+#: on a busy machine. A child that has not called exec after this time is reported as a fork.
+TRANSITION_PATIENCE = 2.0
 _STEP = 0.001
 
 
-class ExecPatience:
+class Patience:
     """A pause between two checks. Each call waits a moment; it returns false `seconds` after the first call."""
 
     def __init__(self, seconds: float) -> None:
@@ -64,26 +65,29 @@ class ExecPatience:
         return True
 
 
-def wait_for_exec(pids: Iterable[int], starting: Callable[[int], bool], pause: Callable[[], bool]) -> None:
-    """Wait until children have called exec: before that, a helper cannot be distinguished from a leftover process.
+def describe_settled(
+    pid: int,
+    pause: Callable[[], bool],
+    describe: Callable[[int], ProcessDescription | None] = linux.describe_process,
+) -> ProcessDescription | None:
+    """Return the description of a child once it has called exec, or has ended; None if it is gone.
 
-    `starting` returns whether a process has not called exec yet. `pause` waits a moment, and returns false at the end
-    of the time.
+    Before that, a helper cannot be distinguished from a leftover process. `pause` waits a moment, and returns false at
+    the end of the time.
     """
-    for pid in pids:
-        while starting(pid) and pause():
-            continue
+    while (found := describe(pid)) is not None and (found.starting or found.ending) and pause():
+        continue
+    return found
 
 
-def describe_leftover(description: tuple[str, str] | None, pid: int, own: str) -> str | None:
+def describe_leftover(found: ProcessDescription | None, pid: int, own: str) -> str | None:
     """Return text about a child that still runs; None for a zombie, which holds only its pid, and for a kept helper.
 
-    `description`: its state letter and command line, None if it is gone. `own`: the command line of this process, which
-    its forks share.
+    `own`: the command line of this process, which its forks share.
     """
-    if description is None or description[0] in "ZX" or any(helper in description[1] for helper in KEPT_HELPERS):
+    if found is None or found.state in "ZX" or any(helper in found.command for helper in KEPT_HELPERS):
         return None
-    return f"{pid}, {FORK_OF_CASE}" if description[1] == own else f"{pid} {description[1][:200]!r}"
+    return f"{pid}, {FORK_OF_CASE}" if found.command == own else f"{pid} {found.command[:200]!r}"
 
 
 def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
@@ -97,8 +101,8 @@ def stuck_text(pid: int, command: str, state: str, wait_channel: str) -> str:
 
 def describe_stuck(pid: int) -> str:
     """Return `stuck_text` for the current state of a process."""
-    state, command = linux.describe_process(pid) or ("X", "")
-    return stuck_text(pid, command, state, linux.kernel_wait_channel(pid))
+    found = linux.describe_process(pid) or linux.GONE
+    return stuck_text(pid, found.command, found.state, linux.kernel_wait_channel(pid))
 
 
 #: Seconds between two readings. A case that ends before the first one costs nothing.

@@ -143,9 +143,9 @@ def running_children() -> list[tuple[int, str]]:
         return []
     described = [(pid, linux.describe_process(pid)) for pid in linux.child_pids()]
     return [
-        (pid, description[1])
-        for pid, description in described
-        if description is not None and describe_leftover(description, pid, "") is not None
+        (pid, found.command)
+        for pid, found in described
+        if found is not None and describe_leftover(found, pid, "") is not None
     ]
 
 

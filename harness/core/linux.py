@@ -9,6 +9,7 @@ import select
 import signal
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 # Bound at import, because a case may have replaced these names when its process is checked, and when it ends.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -275,18 +276,44 @@ def child_pids() -> list[int]:
     return pids
 
 
-def describe_process(pid: int) -> tuple[str, str] | None:
-    """Return state letter and command line of a process, or None if it is gone."""
+class ProcessDescription(NamedTuple):
+    """A process at one moment."""
+
+    #: The letter of proc_pid_stat(5). "Z" and "X": it has ended.
+    state: str
+    #: Its command line, or its name if it has none, as during exec and once a process that ends has freed its memory.
+    command: str
+    #: Whether it has not called exec since it was forked. A fork that never calls exec is starting while it lives.
+    starting: bool = False
+    #: Whether it is between its last instruction and its end, which takes long if it has much memory, or if the driver
+    #: of a GPU hangs.
+    ending: bool = False
+
+
+#: In place of the description of a process that is gone.
+GONE = ProcessDescription("X", "")
+
+
+def describe_process(pid: int) -> ProcessDescription | None:
+    """Return the description of a process, or None if it is gone."""
     try:
+        # In this order: a process that has no command line because it ends is known to end.
+        with open(f"/proc/{pid}/cmdline", "rb") as raw:
+            words = raw.read()
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="backslashreplace") as file:
             stat = file.read()
-        with open(f"/proc/{pid}/cmdline", "rb") as raw:
-            words = raw.read().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    name, _, rest = stat.partition("(")[2].rpartition(")")
-    command = b" ".join(words).decode("utf-8", "backslashreplace").strip()
-    return rest.split()[0], command or name
+    name = stat.partition("(")[2].rpartition(")")[0]
+    fields = fields_of_stat(stat)
+    state, flags = fields[0], int(fields[6])
+    command = words.replace(b"\0", b" ").decode("utf-8", "backslashreplace").strip() or name
+    if state in "ZX":
+        return ProcessDescription(state, command)
+    if flags & _PF_EXITING:
+        return ProcessDescription(state, command, ending=True)
+    # During exec, the flag is cleared for a moment while the command line is still empty.
+    return ProcessDescription(state, command, starting=bool(flags & _PF_FORKNOEXEC) or not words)
 
 
 def ancestor_pids(pid: int) -> list[int]:
@@ -361,23 +388,6 @@ def has_ended_before(pid: int, deadline: float, pause: float) -> bool:
     except ChildProcessError:
         return True  # if SIGCHLD is ignored, the kernel reaps the child itself
     return True
-
-
-def has_not_called_exec(pid: int) -> bool:
-    """Return whether a process was forked and has not called exec yet. False if it has ended.
-
-    For a fork that never calls exec, the result is true while it lives.
-    """
-    fields = _stat(pid)
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as raw:
-            has_command = bool(raw.read(1))
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    if fields is None:
-        return False
-    # During exec, the flag is cleared for a moment while the command line is still empty.
-    return fields[0] not in "ZX" and (bool(int(fields[6]) & _PF_FORKNOEXEC) or not has_command)
 
 
 def is_proc_mounted() -> bool:

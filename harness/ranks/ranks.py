@@ -246,7 +246,7 @@ def _stack_sizes(processes: Sequence[_Process]) -> dict[int, int]:
 
 def _state(pid: int) -> str:
     """Return the kernel's state of a rank that has written no stacks."""
-    letter, _ = linux.describe_process(pid) or ("X", "")
+    letter = (linux.describe_process(pid) or linux.GONE).state
     if letter in "Tt":
         return "it is stopped by a signal"
     return f"state {letter}, in {linux.kernel_wait_channel(pid) or 'an unknown place'}; it wrote no stacks"

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from harness.checks.process import CLEANUP_HELPERS, FORK_OF_CASE, KEPT_HELPERS, describe_stuck
 from harness.core import linux
 from harness.core.clock import monotonic
+from harness.core.linux import ProcessDescription
 
 LoopAction = Callable[[], object]
 
@@ -102,8 +103,8 @@ class ProcessOperations:
         except ProcessLookupError:
             return 0
 
-    def describe(self, pid: int) -> tuple[str, str] | None:
-        """Return state letter and command line of a process, None if it is gone."""
+    def describe(self, pid: int) -> ProcessDescription | None:
+        """Return the description of a process, None if it is gone."""
         return linux.describe_process(pid)
 
     def describe_stuck(self, pid: int) -> str:
@@ -197,10 +198,10 @@ class OrphanKiller:
 
     def _kill(self, pid: int, sweep: OrphanSweep) -> bool:
         """Kill one orphan. Return whether it has ended already."""
-        state, command = self._processes.describe(pid) or ("X", "")
-        if state not in "ZX" and not _has(command, KEPT_HELPERS):
-            sweep.commands[pid] = FORK_OF_CASE if command.startswith(_OURS) else command
-        cleans_up = _has(command, CLEANUP_HELPERS)
+        found = self._processes.describe(pid) or linux.GONE
+        if not (found.state in "ZX" or found.ending or _has(found.command, KEPT_HELPERS)):
+            sweep.commands[pid] = FORK_OF_CASE if found.command.startswith(_OURS) else found.command
+        cleans_up = _has(found.command, CLEANUP_HELPERS)
         if not cleans_up:
             self._processes.kill(pid)
         if self._processes.reap(pid) is not None:

@@ -9,14 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.checks.process import (
-    ExecPatience,
-    describe_leftover,
-    describe_stuck,
-    stuck_text,
-    wait_for_exec,
-)
+from harness.checks.process import Patience, describe_leftover, describe_settled, describe_stuck, stuck_text
 from harness.core import linux
+from harness.core.linux import ProcessDescription
 
 
 def test_only_living_strangers_are_findings() -> None:
@@ -31,7 +26,8 @@ def test_only_living_strangers_are_findings() -> None:
         16: ("S", "python -m harness.zygote 12"),
         17: ("S", "addr2line -C -f -e /lib/libtorch_cpu.so"),
     }
-    texts = [describe_leftover(processes[pid], pid, "python -m harness.zygote 12") for pid in sorted(processes)]
+    found = {pid: each and ProcessDescription(*each) for pid, each in processes.items()}
+    texts = [describe_leftover(found[pid], pid, "python -m harness.zygote 12") for pid in sorted(found)]
     assert [text[:25] for text in texts if text is not None] == ["14 '" + "x" * 21, "16, a fork of the case"]
     assert all(text is None or len(text) < 300 for text in texts)
 
@@ -79,29 +75,46 @@ def test_a_process_that_is_gone_has_no_description() -> None:
     assert linux.describe_process(process.pid) is None
 
 
+_FORK = ProcessDescription("R", "python -m harness.zygote 12", starting=True)
+_RUNS = ProcessDescription("S", "addr2line -C -f -e /lib/libtorch_cpu.so")
+_ENDS = ProcessDescription("R", "addr2line", ending=True)
+
+
 @pytest.mark.parametrize(
-    ("looks", "patience", "left"),
+    ("looks", "patience", "found"),
     [
-        ({}, 0, {}),
-        ({7: [False]}, 0, {7: []}),
-        ({7: [True, True, False]}, 2, {7: []}),
-        # The patience is shared by all of them.
-        ({7: [True, False], 8: [True, False, True], 9: [True, True]}, 2, {7: [], 8: [True], 9: [True]}),
-        ({7: [True, True, True], 8: [False]}, 1, {7: [True], 8: []}),
+        ([_RUNS], 0, _RUNS),
+        ([_FORK, _FORK, _RUNS], 2, _RUNS),
+        ([_FORK, _FORK, _RUNS], 1, _FORK),
+        ([_ENDS, None], 1, None),
+        ([_ENDS, _ENDS], 1, _ENDS),
     ],
 )
-def test_children_are_waited_for_while_they_start(
-    looks: dict[int, list[bool]], patience: int, left: dict[int, list[bool]]
+def test_a_child_is_waited_for_while_it_starts_or_ends(
+    looks: list[ProcessDescription | None], patience: int, found: ProcessDescription | None
 ) -> None:
-    pauses = iter([True] * patience)
-    wait_for_exec(sorted(looks), lambda pid: looks[pid].pop(0), lambda: next(pauses, False))
-    assert looks == left
-    assert list(pauses) == []
+    seen, pauses = iter(looks), iter([True] * patience)
+    assert describe_settled(7, lambda: next(pauses, False), lambda _pid: next(seen)) == found
+
+
+def test_a_process_without_a_command_line_starts_or_ends() -> None:
+    """A process that ends gives its memory back first, and has no command line from then on."""
+    code = "kept = b'x' * (1 << 28); print(flush=True); input()"
+    nameless: list[ProcessDescription] = []
+    while not nameless:
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+        while (found := linux.describe_process(process.pid) or linux.GONE).state not in "ZX":
+            nameless += [found] if "kept" not in found.command else []
+        process.communicate()
+    assert all(each.ending for each in nameless)
 
 
 def test_patience_lasts_for_its_seconds() -> None:
-    assert ExecPatience(60)()
-    assert not ExecPatience(0)()
+    assert Patience(60)()
+    assert not Patience(0)()
 
 
 def test_a_child_between_fork_and_exec_is_starting() -> None:
@@ -118,23 +131,22 @@ def test_a_child_between_fork_and_exec_is_starting() -> None:
     commands = []
 
     def pause() -> bool:
-        described = linux.describe_process(pid)
-        commands.append(described and described[1])
+        commands.append((linux.describe_process(pid) or linux.GONE).command)
         os.write(let_go, b"x")
         os.read(gone, 1)
         return True
 
     try:
-        wait_for_exec([pid], linux.has_not_called_exec, pause)
-        described = linux.describe_process(pid)
+        described = describe_settled(pid, pause)
     finally:
         for descriptor in (go, let_go, gone, stay, end):
             os.close(descriptor)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        over = linux.has_not_called_exec(pid)
+        over = linux.describe_process(pid)
         os.waitpid(pid, 0)
     assert described is not None
-    assert described[1].startswith("cat ")
+    assert described.command.startswith("cat ")
     assert commands
     assert "cat " not in str(commands)
-    assert (over, linux.has_not_called_exec(pid)) == (False, False)
+    assert over is not None
+    assert (over.state, over.starting, over.ending) == ("Z", False, False)

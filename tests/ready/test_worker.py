@@ -274,7 +274,7 @@ active.carry_out(order, Path(sys.argv[1]), os.environ)
     asking.kill()
     asking.wait()
     asking.stdout.close()
-    wait_for(lambda: (linux.describe_process(worker) or "Z")[0] == "Z")
+    wait_for(lambda: (linux.describe_process(worker) or linux.GONE).state in "ZX")
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

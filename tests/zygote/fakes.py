@@ -7,6 +7,7 @@ import os
 import signal
 
 from harness.checks.process import stuck_text
+from harness.core.linux import ProcessDescription
 from harness.zygote.processes import ProcessOperations
 
 
@@ -28,6 +29,8 @@ class FakeProcesses(ProcessOperations):
         self.immortal: set[int] = set()
         #: Processes whose end is visible, but which cannot be waited for yet.
         self.held: set[int] = set()
+        #: Processes that are between their last instruction and their end.
+        self.ending: set[int] = set()
         #: By process, the children that it leaves to its parent's parent when it ends.
         self.leaves: dict[int, list[int]] = {}
         self.reaped: list[int] = []
@@ -90,8 +93,11 @@ class FakeProcesses(ProcessOperations):
     def session(self, pid: int) -> int:
         return self.sessions.get(pid, pid)
 
-    def describe(self, pid: int) -> tuple[str, str] | None:
-        return None if pid not in self.commands else ("Z" if pid in self._codes else "S", self.commands[pid])
+    def describe(self, pid: int) -> ProcessDescription | None:
+        if pid not in self.commands:
+            return None
+        state = "Z" if pid in self._codes else "S"
+        return ProcessDescription(state, self.commands[pid], ending=pid in self.ending)
 
     def describe_stuck(self, pid: int) -> str:
         return stuck_text(pid, self.commands[pid], "D", "nv_wait")

@@ -277,6 +277,8 @@ def test_processes_that_an_executor_leaves_are_killed_and_reported(bench: Bench)
     grandchild = bench.processes.add(f"{sys.executable} -m harness.zygote 12", left_by=child)
     zombie = bench.processes.add("true", left_by=pid)
     bench.processes.end(zombie)
+    ending = bench.processes.add("addr2line", left_by=pid)
+    bench.processes.ending.add(ending)
     bench.end(pid, 3)
     assert bench.receive(channel) == {
         "op": "exit",
@@ -285,7 +287,7 @@ def test_processes_that_an_executor_leaves_are_killed_and_reported(bench: Bench)
         "swept": ["sleep 1000", FORK_OF_CASE],
         "stuck": [],
     }
-    assert sorted(bench.processes.reaped) == [pid, child, grandchild, zombie]
+    assert sorted(bench.processes.reaped) == [pid, child, grandchild, zombie, ending]
 
 
 def test_an_orphan_is_held_against_the_executor_in_whose_session_it_is(bench: Bench) -> None:
