@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 
 from . import comparison, oracles, samples, tolerances, types
 from .comparison import WrongValueError
+from .nested import mapped
 from .references import formats, running
 from .references.interpreter import Host
 
@@ -91,9 +92,7 @@ def forward(function: Function, sample: Any) -> Callable[[Any], list[torch.Tenso
                     return forward_ad.make_dual(each, directions[id(each)])
                 return each
 
-            found = comparison.tensors(
-                sample.output_process_fn_grad(function(torch.utils._pytree.tree_map(dual, given)))
-            )
+            found = comparison.tensors(sample.output_process_fn_grad(function(mapped(dual, given))))
             tangents = [forward_ad.unpack_dual(each).tangent for each in found]
             return [each for each in tangents if each is not None]
 
@@ -126,7 +125,7 @@ def _moved(given: Any, direction: dict[int, np.ndarray[Any, Any]], step: float) 
             return each
         return Host(each.array + step * direction[next(place)], each.dtype).requires_grad_(True)
 
-    return torch.utils._pytree.tree_map(move, given)
+    return mapped(move, given)
 
 
 def by_differences(name: str, info: Any, sample: Any) -> None:

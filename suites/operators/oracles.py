@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 
-from . import comparison, draws, identities, samples, tolerances, types
+from . import comparison, draws, identities, nested, samples, tolerances, types
 from .comparison import WrongValueError
 from .references import formats, running
 from .references.interpreter import Host
@@ -111,7 +110,7 @@ def verify(name: str, info: Any, sample: Any, device: torch.device) -> Any:
 
 def _expect_unchanged(name: str, given: Any, moved: Any) -> None:
     """Raise WrongValueError if a tensor of `moved` does not have the bits of its original."""
-    for place, (before, after) in enumerate(zip(tree_leaves(given), tree_leaves(moved), strict=True)):
+    for place, (before, after) in enumerate(zip(nested.leaves(given), nested.leaves(moved), strict=True)):
         if not isinstance(before, torch.Tensor) or before.layout != torch.strided:
             continue
         if before.shape != after.shape or comparison.bits(before) != comparison.bits(after):

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
-from . import types
+from . import nested, types
 
 #: The maximum number of samples per operator. Some operators have thousands.
 MOST = 64
@@ -39,14 +38,14 @@ def _fits(name: str, sample: Any) -> bool:
     named = sample.kwargs
     if (lacking := types.lacking()) and lacking.intersection(
         each.dtype if isinstance(each, torch.Tensor) else each
-        for each in tree_leaves(arguments(sample))
+        for each in nested.leaves(arguments(sample))
         if isinstance(each, torch.dtype | torch.Tensor)
     ):
         return False
     bins = sample.args[0] if sample.args and name == "histogramdd" else ()
     if isinstance(bins, list | tuple) and any(isinstance(each, torch.Tensor) and _falls(each) for each in bins):
         return False  # edges of a histogram that are not in order
-    tensors = [each for each in tree_leaves(arguments(sample)) if isinstance(each, torch.Tensor)]
+    tensors = [each for each in nested.leaves(arguments(sample)) if isinstance(each, torch.Tensor)]
     if any(each.device.type != "cpu" for each in tensors):
         return False  # those of `to` are on CUDA if there is CUDA
     if name == "arange" and named.get("dtype") == torch.int64 and _has_fractions(sample):
@@ -62,7 +61,7 @@ def _fits(name: str, sample: Any) -> bool:
 
 def _has_fractions(sample: Any) -> bool:
     """Return whether a number among the arguments of a sample is no whole number."""
-    numbers = (each for each in tree_leaves(arguments(sample)) if isinstance(each, int | float))
+    numbers = (each for each in nested.leaves(arguments(sample)) if isinstance(each, int | float))
     return any(each != int(each) for each in numbers)
 
 
@@ -131,13 +130,13 @@ def with_each_rank(chosen: list[int], ranks: list[int]) -> list[int]:
 
 def _rank(sample: Any) -> int:
     """Return the number of dimensions of the first tensor of a sample; -1 without a tensor."""
-    tensors = (each for each in tree_leaves(arguments(sample)) if isinstance(each, torch.Tensor))
+    tensors = (each for each in nested.leaves(arguments(sample)) if isinstance(each, torch.Tensor))
     return next((each.dim() for each in tensors), -1)
 
 
 def _is_empty(sample: Any) -> bool:
     """Return whether a tensor of the sample has no elements."""
-    return any(isinstance(each, torch.Tensor) and not each.numel() for each in tree_leaves(arguments(sample)))
+    return any(isinstance(each, torch.Tensor) and not each.numel() for each in nested.leaves(arguments(sample)))
 
 
 def move(value: Any, device: torch.device) -> Any:
@@ -152,7 +151,7 @@ def move(value: Any, device: torch.device) -> Any:
             return str(device)
         return each
 
-    return tree_map(to, value)
+    return nested.mapped(to, value)
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -184,7 +183,7 @@ def arguments(sample: Any) -> tuple[Any, Any, Any]:
 
 def leaves(value: Any) -> list[torch.Tensor]:
     """Return the tensors of a structure that require a gradient."""
-    return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor) and each.requires_grad]
+    return [each for each in nested.leaves(value) if isinstance(each, torch.Tensor) and each.requires_grad]
 
 
 def has_dimensions(each: Any) -> bool:
@@ -207,7 +206,7 @@ def of_each_argument(found: Iterable[Any], counts: Callable[[Any], bool] = has_d
     for sample in found:
         first, others, named = arguments(sample)
         for key, value in [*enumerate((first, *others)), *named.items()]:
-            least = min((each.numel() for each in tree_leaves(value) if counts(each)), default=0)
+            least = min((each.numel() for each in nested.leaves(value) if counts(each)), default=0)
             if least > most.get(key, 1):
                 chosen[key], most[key] = sample, least
     return chosen
@@ -217,7 +216,7 @@ def with_changed(given: Any, key: int | str, change: Callable[[torch.Tensor], to
     """Return the arguments of a call with each array of one of them changed. `key`: as in `of_each_argument`."""
 
     def changed(value: Any) -> Any:
-        return tree_map(lambda each: change(each) if has_dimensions(each) else each, value)
+        return nested.mapped(lambda each: change(each) if has_dimensions(each) else each, value)
 
     first, others, named = given
     if isinstance(key, str):

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 
-from . import _torch_private, comparison, samples, types
+from . import _torch_private, comparison, nested, samples, types
 from .catalogue import COSTLY, by_operator, entries
 from .comparison import WrongValueError
 from .test_option_pairs import PAIRS
@@ -67,7 +66,7 @@ def _options(signature: inspect.Signature, bound: inspect.BoundArguments) -> lis
 
 def _groups(options: list[str], option: str, given: Any) -> Iterator[Group]:
     yield option, ""
-    yield option, f"of {', '.join(str(each.dtype) for each in tree_leaves(given) if isinstance(each, torch.Tensor))}"
+    yield option, f"of {', '.join(str(each.dtype) for each in nested.leaves(given) if isinstance(each, torch.Tensor))}"
     for other in options:
         if other != option:
             yield option, f"with {other}"

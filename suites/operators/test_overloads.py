@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
 
-from . import comparison, known, tolerances, variants
+from . import comparison, known, nested, tolerances, variants
 from .references import running
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # deprecated and experimental features warn
@@ -57,7 +56,7 @@ def test_overloads(variant: variants.Variant, device: torch.device, request: pyt
     in_place = not any(each.is_out for each in target._schema.arguments)
     tried = 0
     for call in found:
-        given = tree_map(lambda each: each.clone() if isinstance(each, torch.Tensor) else each, call.arguments)
+        given = nested.mapped(lambda each: each.clone() if isinstance(each, torch.Tensor) else each, call.arguments)
         if in_place:
             first = given[names[0]]
             if first.shape != call.results[0].shape:
@@ -102,7 +101,7 @@ def test_gradients_of_strided_arguments(
         for name, value in call.arguments.items():
             if not isinstance(value, torch.Tensor):
                 continue
-            given = tree_map(lambda each: each.clone() if isinstance(each, torch.Tensor) else each, call.arguments)
+            given = nested.mapped(lambda each: each.clone() if isinstance(each, torch.Tensor) else each, call.arguments)
             given[name] = _apart(value)
             try:
                 results = comparison.tensors(target(**given))

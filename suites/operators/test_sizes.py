@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
-from . import _torch_private, case, comparison, known, oracles, samples, sizes, types
+from . import _torch_private, case, comparison, known, nested, oracles, samples, sizes, types
 from .catalogue import COSTLY, by_operator, entries
 from .references import formats
 
@@ -42,10 +41,10 @@ def test_sizes_of_16_bits(name: str, device: torch.device) -> None:
     if not kinds or not _lengths(longest):
         pytest.skip(f"{name} takes no rows of 16 bits on {device.type}")
     for dtype, sample in itertools.product(kinds, [longest] if largest is longest else [longest, largest]):
-        narrow = tree_map(lambda each, dtype=dtype: each.to(dtype) if _is_float(each) else each, vars(sample))
+        narrow = nested.mapped(lambda each, dtype=dtype: each.to(dtype) if _is_float(each) else each, vars(sample))
         of_one_sign = {
             **narrow,
-            "input": tree_map(lambda each: each.abs() + 0.5 if _is_float(each) else each, narrow["input"]),
+            "input": nested.mapped(lambda each: each.abs() + 0.5 if _is_float(each) else each, narrow["input"]),
         }
         for each in (narrow, of_one_sign):
             oracles.verify(name, info, SimpleNamespace(**each), device)
@@ -57,12 +56,12 @@ def _is_float(each: Any) -> bool:
 
 def _lengths(sample: Any) -> list[int]:
     """Return the longest side of each tensor of floats."""
-    return [max(each.shape, default=0) for each in tree_leaves(vars(sample)) if _is_float(each)]
+    return [max(each.shape, default=0) for each in nested.leaves(vars(sample)) if _is_float(each)]
 
 
 def _elements(sample: Any) -> int:
     """Return the number of elements of the largest tensor of floats."""
-    return max((each.numel() for each in tree_leaves(vars(sample)) if _is_float(each)), default=0)
+    return max((each.numel() for each in nested.leaves(vars(sample)) if _is_float(each)), default=0)
 
 
 #: Domains far from poles, for operators that are ill-conditioned near them.
@@ -306,11 +305,11 @@ def test_empty(name: str, device: torch.device, request: pytest.FixtureRequest) 
         def empty(each: Any) -> Any:
             return each[:0] if isinstance(each, torch.Tensor) and each.dim() and each.layout == torch.strided else each
 
-        given = tree_map(empty, samples.arguments(sample))
+        given = nested.mapped(empty, samples.arguments(sample))
         function = oracles.call(info)
         try:
             expected = function(
-                tree_map(lambda each: each.to("meta") if isinstance(each, torch.Tensor) else each, given)
+                nested.mapped(lambda each: each.to("meta") if isinstance(each, torch.Tensor) else each, given)
             )
         except (RuntimeError, IndexError, NotImplementedError, ValueError, TypeError, AssertionError):
             continue

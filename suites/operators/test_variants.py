@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
-from . import _torch_private, case, comparison, known, oracles, samples, sizes, tolerances, types
+from . import _torch_private, case, comparison, known, nested, oracles, samples, sizes, tolerances, types
 from .catalogue import by_operator
 from .comparison import WrongValueError
 from .references import running
@@ -194,7 +193,7 @@ def test_gaps(name: str, device: torch.device, request: pytest.FixtureRequest) -
     if name in known.LAYOUTS:
         known.waive(request, known.LAYOUTS[name], device, everywhere=True, raises=(RuntimeError,))
     found = [each for _, each in _some(name, device, 2 * samples.MOST)]
-    if not any(map(samples.has_dimensions, tree_leaves([samples.arguments(each) for each in found]))):
+    if not any(map(samples.has_dimensions, nested.leaves([samples.arguments(each) for each in found]))):
         pytest.skip(f"{name} takes no tensor with dimensions")
     apart = samples.of_each_argument(found)
     assert apart or name in _ONE_ELEMENT, f"no sample of {name} has a tensor of two elements"
@@ -222,7 +221,7 @@ def test_layouts(name: str, device: torch.device, request: pytest.FixtureRequest
             def change(each: Any, layout: Any = layout) -> Any:
                 return layout(each) if samples.has_dimensions(each) else each
 
-            given = tree_map(change, samples.move(samples.arguments(sample), device))
+            given = nested.mapped(change, samples.move(samples.arguments(sample), device))
             oracles.judge(name, oracles.call(info), sample, oracles.call(info)(given))
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
-from . import _torch_private, case, comparison, samples, types
+from . import _torch_private, case, comparison, nested, samples, types
 
 FILE = Path(__file__).with_name("variants.txt")
 
@@ -92,7 +91,7 @@ class Calls(TorchDispatchMode):
             return func(*args, **named)
         names = [each.name for each in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **named}
-        kept = tree_map(lambda each: each.detach().clone() if isinstance(each, torch.Tensor) else each, given)
+        kept = nested.mapped(lambda each: each.detach().clone() if isinstance(each, torch.Tensor) else each, given)
         result = func(*args, **named)
         self.found.append(Call(kept, [each.detach().clone() for each in comparison.tensors(result)]))
         return result
@@ -101,7 +100,7 @@ class Calls(TorchDispatchMode):
 def run(info: Any, given: Any) -> None:
     """Call an operator, and its gradient if its results have one."""
     result = info.op(given[0], *given[1], **given[2])
-    found = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
+    found = [each for each in nested.leaves(result) if isinstance(each, torch.Tensor) and each.requires_grad]
     if found:
         torch.autograd.backward(found, [torch.ones_like(each) for each in found])
 

@@ -11,8 +11,9 @@ import torch
 
 from suites.libraries import slopes
 from suites.libraries.recurrence import KINDS, Network
-from suites.operators import foreach, lists
+from suites.operators import foreach, lists, nested
 from suites.operators.comparison import Bound, WrongValueError
+from suites.operators.references import running
 from suites.operators.test_foreach_gradients import slopes_of
 
 SUITES = Path(__file__).parents[2] / "suites"
@@ -146,3 +147,18 @@ def test_a_row_that_ends_early_is_a_shorter_row(kind: str, rng: np.random.Genera
     np.testing.assert_allclose(c[:, 1:], wanted[2])
     assert not out[2:, 1].any()
     assert not np.allclose(out[:, 0, :4], out[:, 0, 4:])
+
+
+def test_a_reference_declares_the_type_by_the_kind_of_number_each_time() -> None:
+    """`1`, `1.0` and `True` are equal as keys of a dict."""
+    whole = running.on_reference(torch.tensor([2, 3]))
+    found = {type(number): running.run(torch.mul, whole, number).dtype for number in (1, 1.0, True, 1)}
+    assert found == {int: torch.int64, float: torch.float32, bool: torch.int64}
+    again = running.run(torch.mul, running.on_reference(torch.ones(2, 1, dtype=torch.int64)), 1)
+    assert tuple(again.shape) == (2, 1)
+
+
+def test_lists_tuples_and_dicts_are_walked_in_order() -> None:
+    value = (1, [2, {"a": 3, "b": (4, torch.Size([5]))}])
+    assert [*nested.leaves(value)] == [1, 2, 3, 4, torch.Size([5])]
+    assert nested.mapped(pow, (2, [3, {"a": 4, "b": ()}]), 2) == (4, [9, {"a": 16, "b": ()}])

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
+from ..nested import leaves, mapped
 from . import formats
 from .formats import Array
 
@@ -99,8 +99,7 @@ class Interpreter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        args, kwargs = tree_map(_as_host, (args, kwargs))
-        return self.compute(func, args, kwargs)
+        return self.compute(func, mapped(_as_host, args), mapped(_as_host, kwargs))
 
     def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return what the operator returns for these arguments."""
@@ -134,16 +133,14 @@ class Interpreter(TorchDispatchMode):
                 return TABLE[name](*args, **kwargs)
         like = _declared(func, args, kwargs)
         if way == "result":
-            target = _result_type(like, args, kwargs)
-            given, named = tree_map(lambda each: _array(each, formats.wide(target)), (args, kwargs))
+            wide = formats.wide(_result_type(like, args, kwargs))
+            given, named = mapped(_array, (args, kwargs), wide)
         else:
-            given, named = tree_map(_array, (args, kwargs))
+            given, named = mapped(_array, (args, kwargs))
         found = TABLE[name](*given, **named)
         single = not isinstance(found, tuple | list)
         results = [found] if single else list(found)
-        declared = (
-            [like] if isinstance(like, torch.Tensor) else list(like) if like is not None else [None] * len(results)
-        )
+        declared = [None] * len(results) if like is None else like if isinstance(like, list) else [like]
         made = [_tensor(each, meta, args) for each, meta in zip(results, declared, strict=True)]
         return made[0] if single else type(found)(made)
 
@@ -166,7 +163,7 @@ class Interpreter(TorchDispatchMode):
         pure = _functional(func)
         results = self.compute(pure, args, {name: each for name, each in kwargs.items() if name not in outs})
         results = [results] if isinstance(results, torch.Tensor) else list(results)
-        targets = [each for each in tree_leaves(written) if isinstance(each, Host)]
+        targets = [each for each in leaves(written) if isinstance(each, Host)]
         for target, result in zip(targets, results[-len(targets) :], strict=True):
             if target.array.shape == result.array.shape:
                 with np.errstate(all="ignore"):
@@ -242,10 +239,10 @@ def _array(each: Any, dtype: np.dtype[Any] | None = None) -> Any:
 
 
 def _result_type(like: Any, args: Any, kwargs: Any) -> torch.dtype:
-    first = like if isinstance(like, torch.Tensor) else next(iter(like), None) if like is not None else None
-    if first is not None:
+    first = next(iter(like), None) if isinstance(like, list) else like
+    if isinstance(first, _Declared):
         return first.dtype
-    return next(each.dtype for each in tree_leaves((args, kwargs)) if isinstance(each, Host))
+    return next(each.dtype for each in leaves((args, kwargs)) if isinstance(each, Host))
 
 
 _NAMES = {np.dtype(np.bool_): torch.bool, **{np.dtype(f"{kind}{bits}"): getattr(torch, f"{name}{bits}")
@@ -256,27 +253,66 @@ def _tensor(value: Any, meta: Any, args: Any) -> Any:
     if isinstance(value, torch.Tensor) or value is None:
         return value
     value = np.asarray(value)
-    if isinstance(meta, torch.Tensor):
-        if tuple(meta.shape) != value.shape:
-            raise AssertionError(f"the reference has shape {value.shape}, torch declares {tuple(meta.shape)}")
+    if isinstance(meta, _Declared):
+        if meta.shape != value.shape:
+            raise AssertionError(f"the reference has shape {value.shape}, torch declares {meta.shape}")
         return Host(_to(value, formats.wide(meta.dtype)), meta.dtype)
     dtype = _NAMES.get(value.dtype)
     if dtype is None:
-        given = [each.dtype for each in tree_leaves(args) if isinstance(each, Host)]
+        given = [each.dtype for each in leaves(args) if isinstance(each, Host)]
         dtype = next((each for each in given if each.is_floating_point or each.is_complex), torch.float64)
     return Host(_to(value, formats.wide(dtype)), dtype)
 
 
-def _declared(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return type and shape of the results according to torch, as tensors without data; None if unknown."""
+class _Declared(NamedTuple):
+    """What torch says of a result."""
 
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+#: Types of arguments by whose value results are declared.
+_PLAIN = frozenset(
+    {bool, int, float, complex, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format}
+)
+#: What torch declared, by operator and arguments: most calls of a reference have been made before, and the functions
+#: that declare, which are Python, take longer than NumPy does for small arrays.
+_KNOWN: dict[Any, Any] = {}
+
+
+def _signature(value: Any) -> Any:
+    """Return all that a declaration can depend on. Raise TypeError for an argument of another type."""
+    kind = type(value)
+    if kind is Host:
+        return value.shape, value.stride(), value.dtype
+    if kind is tuple or kind is list:
+        return kind, *map(_signature, value)
+    if kind is dict:
+        return tuple((name, _signature(each)) for name, each in value.items())
+    if kind not in _PLAIN:
+        raise TypeError(kind)
+    return kind, value
+
+
+def _declared(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return shapes and types of the results according to torch; None if unknown."""
+    try:
+        key = func, _signature(args), _signature(kwargs)
+    except TypeError:
+        return _declare(func, args, kwargs)
+    if key not in _KNOWN:
+        _KNOWN[key] = _declare(func, args, kwargs)
+    return _KNOWN[key]
+
+
+def _declare(func: Any, args: Any, kwargs: Any) -> Any:
     def bare(each: Any) -> Any:
         if isinstance(each, Host):
             return torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device="meta")
         return torch.device("meta") if isinstance(each, torch.device) else each
 
-    hosts = any(isinstance(each, Host) for each in tree_leaves((args, kwargs)))
-    given, named = tree_map(bare, (args, kwargs))
+    hosts = any(isinstance(each, Host) for each in leaves((args, kwargs)))
+    given, named = mapped(bare, (args, kwargs))
     if not hosts and any(argument.name == "device" for argument in func._schema.arguments):
         named["device"] = torch.device("meta")
     try:
@@ -285,4 +321,8 @@ def _declared(func: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
             return None
         raise
-    return found if not isinstance(found, torch.Tensor | Iterable) or isinstance(found, torch.Tensor) else tuple(found)
+    if isinstance(found, torch.Tensor):
+        return _Declared(tuple(found.shape), found.dtype)
+    if not isinstance(found, Iterable):
+        return found
+    return [_Declared(tuple(each.shape), each.dtype) if isinstance(each, torch.Tensor) else each for each in found]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
 
+from ..nested import mapped
 from . import all as _all
 from . import formats
 from .interpreter import Host, Interpreter, host
@@ -25,7 +25,7 @@ def on_reference(value: Any) -> Any:
             return each
         return host(each).requires_grad_(each.requires_grad)
 
-    return tree_map(convert, value)
+    return mapped(convert, value)
 
 
 def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -46,7 +46,7 @@ def disturbed(value: Any, seed: int, roundings: float = 1.0) -> Any:
             moved = each.array * (1 + unit * draw.choice([-1.0, 1.0], each.array.shape))
         return Host(np.asarray(moved, each.array.dtype), each.dtype).requires_grad_(each.requires_grad)
 
-    return tree_map(move, value)
+    return mapped(move, value)
 
 
 def all_disturbed(function: Callable[[Any], Any], value: Any, roundings: float = 1.0, count: int = 3) -> Sequence[Any]:
