@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 
 import torch
@@ -120,6 +121,38 @@ def end_of_an_allocation() -> object:
 def misaligned() -> object:
     x = torch.zeros(65, device="cuda")
     return torch.as_tensor(Borrowed(x.data_ptr() + 2, 64), device="cuda").fill_(1), x
+
+
+@finds(ILLEGAL)
+def read_by_the_host() -> object:
+    x = torch.ones(64, device="cuda")
+    return ctypes.string_at(x.data_ptr(), 4)
+
+
+@finds(ILLEGAL)
+def written_by_the_host() -> object:
+    x, host = torch.ones(64, device="cuda"), torch.ones(64)
+    return ctypes.memmove(x.data_ptr(), host.data_ptr(), 256)
+
+
+@finds(ILLEGAL)
+def read_by_a_thread_of_the_host() -> object:
+    x = torch.ones(64, device="cuda")
+    thread = threading.Thread(target=lambda: ctypes.string_at(x.data_ptr(), 4))
+    thread.start()
+    thread.join()
+    return x
+
+
+@finds(NOTHING)
+def memory_of_the_host_beside_it() -> object:
+    """Pinned, ordinary and managed memory stays the host's, also after the device's was in use."""
+    x, managed = torch.ones(64, device="cuda"), ctypes.c_void_p()
+    _runtime("cudaMallocManaged", ctypes.byref(managed), ctypes.c_size_t(4096), 1)
+    pinned = torch.empty(64).pin_memory()
+    pinned.copy_(x)
+    ctypes.memmove(managed.value or 0, pinned.data_ptr(), 256)
+    return ctypes.string_at(managed.value or 0, 4), x.nonzero(), x.int().bincount(), torch.equal(x, x)
 
 
 @finds(NOTHING)
