@@ -124,6 +124,31 @@ def misaligned() -> object:
 
 
 @finds(ILLEGAL)
+def freed_memory_in_a_graph() -> object:
+    """The launch is what is refused: the capture is right, as is the first replay."""
+    address, result, captured = ctypes.c_void_p(), torch.zeros(64, device="cuda"), torch.cuda.CUDAGraph()
+    _runtime("cudaMalloc", ctypes.byref(address), ctypes.c_size_t(4096))
+    array = torch.as_tensor(Borrowed(address.value or 0, 64), device="cuda")
+    with torch.cuda.graph(captured):
+        torch.add(array.zero_(), 1, out=result)
+    captured.replay()
+    torch.cuda.synchronize()
+    _runtime("cudaFree", address)
+    captured.replay()
+    return captured
+
+
+@finds(ILLEGAL)
+def misaligned_in_a_graph() -> object:
+    x, captured = torch.zeros(65, device="cuda"), torch.cuda.CUDAGraph()
+    array = torch.as_tensor(Borrowed(x.data_ptr() + 2, 64), device="cuda")
+    with torch.cuda.graph(captured):
+        array.fill_(1)
+    captured.replay()
+    return captured, x
+
+
+@finds(ILLEGAL)
 def read_by_the_host() -> object:
     x = torch.ones(64, device="cuda")
     return ctypes.string_at(x.data_ptr(), 4)
@@ -207,6 +232,22 @@ def graph() -> object:
         y = (x * 2).sin()
     captured.replay()
     return y.sum().item()
+
+
+@finds(NOTHING)
+def graph_with_its_own_memory() -> object:
+    """A node allocates memory, which the next ones use, and a node frees it."""
+    x, captured = torch.zeros(64, device="cuda"), torch.cuda.CUDAGraph()
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    address, handle = ctypes.c_void_p(), ctypes.c_void_p(stream.cuda_stream)
+    with torch.cuda.graph(captured, stream=stream):
+        _runtime("cudaMallocAsync", ctypes.byref(address), ctypes.c_size_t(256), handle)
+        array = torch.as_tensor(Borrowed(address.value or 0, 64), device="cuda").fill_(2)
+        torch.add(array, 1, out=x)
+        _runtime("cudaFreeAsync", address, handle)
+    for _ in range(3):
+        captured.replay()
+    return x.sum().item()
 
 
 if __name__ == "__main__":

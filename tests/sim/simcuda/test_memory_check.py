@@ -28,6 +28,8 @@ WRONG = {
     "freed_memory_of_a_pool": ("illegal access", "illegal memory access"),
     "end_of_an_allocation": ("illegal access", "illegal memory access"),
     "misaligned": ("illegal access", "misaligned address"),
+    "freed_memory_in_a_graph": ("illegal access", "illegal memory access"),
+    "misaligned_in_a_graph": ("illegal access", "misaligned address"),
 }
 #: The process ends, as with CUDA. The text of the finding says where.
 BY_THE_HOST = {
@@ -44,6 +46,7 @@ RIGHT = (
     "training",
     "two_devices",
     "graph",
+    "graph_with_its_own_memory",
 )
 
 
