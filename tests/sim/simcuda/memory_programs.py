@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 
 import torch
@@ -122,6 +123,63 @@ def misaligned() -> object:
     return torch.as_tensor(Borrowed(x.data_ptr() + 2, 64), device="cuda").fill_(1), x
 
 
+@finds(ILLEGAL)
+def freed_memory_in_a_graph() -> object:
+    """The launch is what is refused: the capture is right, as is the first replay."""
+    address, result, captured = ctypes.c_void_p(), torch.zeros(64, device="cuda"), torch.cuda.CUDAGraph()
+    _runtime("cudaMalloc", ctypes.byref(address), ctypes.c_size_t(4096))
+    array = torch.as_tensor(Borrowed(address.value or 0, 64), device="cuda")
+    with torch.cuda.graph(captured):
+        torch.add(array.zero_(), 1, out=result)
+    captured.replay()
+    torch.cuda.synchronize()
+    _runtime("cudaFree", address)
+    captured.replay()
+    return captured
+
+
+@finds(ILLEGAL)
+def misaligned_in_a_graph() -> object:
+    x, captured = torch.zeros(65, device="cuda"), torch.cuda.CUDAGraph()
+    array = torch.as_tensor(Borrowed(x.data_ptr() + 2, 64), device="cuda")
+    with torch.cuda.graph(captured):
+        array.fill_(1)
+    captured.replay()
+    return captured, x
+
+
+@finds(ILLEGAL)
+def read_by_the_host() -> object:
+    x = torch.ones(64, device="cuda")
+    return ctypes.string_at(x.data_ptr(), 4)
+
+
+@finds(ILLEGAL)
+def written_by_the_host() -> object:
+    x, host = torch.ones(64, device="cuda"), torch.ones(64)
+    return ctypes.memmove(x.data_ptr(), host.data_ptr(), 256)
+
+
+@finds(ILLEGAL)
+def read_by_a_thread_of_the_host() -> object:
+    x = torch.ones(64, device="cuda")
+    thread = threading.Thread(target=lambda: ctypes.string_at(x.data_ptr(), 4))
+    thread.start()
+    thread.join()
+    return x
+
+
+@finds(NOTHING)
+def memory_of_the_host_beside_it() -> object:
+    """Pinned, ordinary and managed memory stays the host's, also after the device's was in use."""
+    x, managed = torch.ones(64, device="cuda"), ctypes.c_void_p()
+    _runtime("cudaMallocManaged", ctypes.byref(managed), ctypes.c_size_t(4096), 1)
+    pinned = torch.empty(64).pin_memory()
+    pinned.copy_(x)
+    ctypes.memmove(managed.value or 0, pinned.data_ptr(), 256)
+    return ctypes.string_at(managed.value or 0, 4), x.nonzero(), x.int().bincount(), torch.equal(x, x)
+
+
 @finds(NOTHING)
 def pinned_memory() -> object:
     host = torch.ones(64).pin_memory()
@@ -174,6 +232,22 @@ def graph() -> object:
         y = (x * 2).sin()
     captured.replay()
     return y.sum().item()
+
+
+@finds(NOTHING)
+def graph_with_its_own_memory() -> object:
+    """A node allocates memory, which the next ones use, and a node frees it."""
+    x, captured = torch.zeros(64, device="cuda"), torch.cuda.CUDAGraph()
+    stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    address, handle = ctypes.c_void_p(), ctypes.c_void_p(stream.cuda_stream)
+    with torch.cuda.graph(captured, stream=stream):
+        _runtime("cudaMallocAsync", ctypes.byref(address), ctypes.c_size_t(256), handle)
+        array = torch.as_tensor(Borrowed(address.value or 0, 64), device="cuda").fill_(2)
+        torch.add(array, 1, out=x)
+        _runtime("cudaFreeAsync", address, handle)
+    for _ in range(3):
+        captured.replay()
+    return x.sum().item()
 
 
 if __name__ == "__main__":

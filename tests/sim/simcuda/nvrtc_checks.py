@@ -16,7 +16,7 @@ cuda: Any = torch.cuda  # partly untyped
 driver, nvrtc = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(f"libnvrtc.so.{str(torch.version.cuda).partition('.')[0]}")
 torch.zeros(1, device="cuda")  # opens the context
 
-NOT_SUPPORTED, INVALID_VALUE, OUT_OF_RESOURCES, NOT_FOUND = 801, 1, 701, 500
+NOT_SUPPORTED, INVALID_VALUE, OUT_OF_RESOURCES, NOT_FOUND, TOO_LARGE = 801, 1, 701, 500, 720
 
 
 def compile_kernel(source: str, name: str, **options: Any) -> Any:
@@ -559,10 +559,39 @@ def check_limits_of_a_launch() -> None:
     launch(sharing, (1,), (32,), address(x), shared=100_000)
     launch(sharing, (1,), (32,), address(x), shared=100_004, wanted=INVALID_VALUE)
     expect(INVALID_VALUE, "cuFuncSetAttribute", sharing, 8, 232448)
+    launch(bounded, (2**31,), (32,), address(x), wanted=INVALID_VALUE)
     cuda.synchronize()
     blocks = ctypes.c_int()
     expect(0, "cuOccupancyMaxActiveBlocksPerMultiprocessor", ctypes.byref(blocks), bounded, 64, ctypes.c_size_t(0))
     assert blocks.value == 32
+
+
+def check_a_cooperative_launch_must_fit_the_device() -> None:
+    """All its blocks run at once: with 1,024 threads, two on each multiprocessor; with 100 KiB, as many."""
+    source = """
+    extern "C" __global__ void one(int* x) { x[0] = 1; }
+    extern "C" __global__ void sharing(int* x) {
+      __shared__ int own[8 * 1024]; extern __shared__ int given[];
+      own[threadIdx.x] = x[0]; __syncthreads();
+      given[threadIdx.x] = own[31 - threadIdx.x]; __syncthreads(); x[0] = given[0];
+    }"""
+    module, x = load(Program(source).image()), torch.zeros(1, dtype=torch.int32, device="cuda")
+    most = 2 * cuda.get_device_properties().multi_processor_count
+
+    def cooperate(name: bytes, blocks: int, threads: int, shared: int, wanted: int) -> None:
+        pointer, stream = address(x), ctypes.c_void_p(cuda.current_stream().cuda_stream)
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(pointer))
+        sizes = map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, shared))
+        expect(wanted, "cuLaunchCooperativeKernel", function(module, name), *sizes, stream, arguments)
+
+    cooperate(b"one", most, 1024, 0, 0)
+    cooperate(b"one", most + 1, 1024, 0, TOO_LARGE)
+    expect(0, "cuFuncSetAttribute", function(module, b"sharing"), 8, 100_000)
+    cooperate(b"sharing", most, 32, 68 << 10, 0)
+    cooperate(b"sharing", most + 1, 32, 68 << 10, TOO_LARGE)
+    cooperate(b"sharing", most + 1, 32, 40 << 10, 0)
+    cuda.synchronize()
+    assert x.item() == 1
 
 
 def check_errors_of_the_compiler_are_nvidias() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -27,8 +28,17 @@ WRONG = {
     "freed_memory_of_a_pool": ("illegal access", "illegal memory access"),
     "end_of_an_allocation": ("illegal access", "illegal memory access"),
     "misaligned": ("illegal access", "misaligned address"),
+    "freed_memory_in_a_graph": ("illegal access", "illegal memory access"),
+    "misaligned_in_a_graph": ("illegal access", "misaligned address"),
+}
+#: The process ends, as with CUDA. The text of the finding says where.
+BY_THE_HOST = {
+    "read_by_the_host": "the host reads 1 byte of device memory",
+    "written_by_the_host": "the host writes 1 byte of device memory",
+    "read_by_a_thread_of_the_host": "the host reads 1 byte of device memory",
 }
 RIGHT = (
+    "memory_of_the_host_beside_it",
     "pinned_memory",
     "filled",
     "product_that_ignores_its_first_argument",
@@ -36,6 +46,7 @@ RIGHT = (
     "training",
     "two_devices",
     "graph",
+    "graph_with_its_own_memory",
 )
 
 
@@ -51,6 +62,24 @@ def test_wrong_use_of_memory_is_reported(name: str, tmp_path: Path) -> None:
     assert {finding["kind"] for finding in findings} == {kind}
     assert f" in {name}\n" in findings[0]["text"]
     assert error in done.stderr
+
+
+@needs_cuda_build
+@pytest.mark.skipif(
+    "ospke" not in Path("/proc/cpuinfo").read_text(encoding="utf-8").split(),
+    reason="this machine has no protection keys",
+)
+@pytest.mark.parametrize("name", BY_THE_HOST)
+def test_an_access_of_the_host_to_device_memory_ends_the_process(name: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = ("--check", "memory", "--report", str(report), "--", sys.executable, "-m", _PROGRAMS, name)
+    done = harness("sim", "run", *command, cwd=ROOT)
+    assert done.returncode == 128 + signal.SIGSEGV, done.stderr
+    (finding,) = json.loads(report.read_text())["findings"]
+    assert finding["kind"] == "illegal access"
+    assert finding["text"].startswith(BY_THE_HOST[name])
+    # A thread begins with a function of the program, here a lambda.
+    assert f" in {'<lambda>' if 'thread' in name else name}\n" in finding["text"]
 
 
 @needs_cuda_build

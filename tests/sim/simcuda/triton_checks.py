@@ -9,6 +9,7 @@ import torch
 import triton
 from triton.runtime import driver
 
+from tests.sim.simcuda import gluon_kernels
 from tests.sim.simcuda import triton_kernels as kernels
 
 cuda: Any = torch.cuda  # partly untyped
@@ -112,6 +113,78 @@ def check_autotune() -> None:
     assert tuned.best_config in configs
 
 
+def tuned(*blocks: int, warps: int = 4, **options: Any) -> Any:
+    hooks = options.pop("hooks", {})
+    configs = [triton.Config({"BLOCK": block}, num_warps=warps, pre_hook=hooks.get(block)) for block in blocks]
+    return triton.autotune(configs=configs, key=["n"], **options)(kernels.increase)
+
+
+def tuned_grid(meta: dict[str, int]) -> tuple[int]:
+    return (triton.cdiv(N, meta["BLOCK"]),)
+
+
+def check_autotune_takes_the_first_configuration_that_runs() -> None:
+    for blocks in ((64, 128, 256), (256, 128, 64)):
+        kernel = tuned(*blocks)
+        kernel[tuned_grid](torch.zeros(N, device="cuda"), N)
+        assert kernel.best_config.kwargs == {"BLOCK": blocks[0]}
+    too_many = triton.Config({"BLOCK": 64}, num_warps=64)
+    works = triton.Config({"BLOCK": 64}, num_warps=2)
+    kernel = triton.autotune(configs=[too_many, works], key=["n"])(kernels.increase)
+    kernel[tuned_grid](torch.zeros(N, device="cuda"), N)
+    assert kernel.best_config is works
+
+
+def check_autotune_with_pruning() -> None:
+    def early(configs: list[Any], arguments: dict[str, Any], **_: Any) -> list[Any]:
+        assert arguments["n"] == N
+        return [config for config in configs if config.kwargs["BLOCK"] > 64]
+
+    kernel = tuned(64, 128, 256, prune_configs_by={"early_config_prune": early})
+    kernel[tuned_grid](torch.zeros(N, device="cuda"), N)
+    assert kernel.best_config.kwargs == {"BLOCK": 128}
+
+    def model(BLOCK: int, **_: Any) -> float:  # noqa: N803
+        return {64: 3.0, 128: 2.0, 256: 1.0}[BLOCK]
+
+    kernel = tuned(64, 128, 256, prune_configs_by={"perf_model": model, "top_k": 2})
+    kernel[tuned_grid](torch.zeros(N, device="cuda"), N)
+    assert [config.kwargs["BLOCK"] for config in kernel.configs_timings] == [256, 128]
+    assert kernel.best_config.kwargs == {"BLOCK": 256}
+
+
+def check_autotune_resets_and_restores() -> None:
+    """Each trial begins with the values before it, and the last launch counts alone."""
+    x = torch.full((N,), 5.0, device="cuda")
+    tuned(64, 128, 256, reset_to_zero=["x"])[tuned_grid](x, N)
+    assert x.eq(1).all()
+    x.fill_(5)
+    tuned(64, 128, 256, restore_value=["x"])[tuned_grid](x, N)
+    assert x.eq(6).all()
+    x.fill_(5)
+    tuned(64, 128, 256)[tuned_grid](x, N)
+    assert x.eq(9).all()  # three trials and a launch
+
+
+def check_autotune_calls_its_hooks() -> None:
+    called = []
+    hooks = {block: lambda arguments: called.append(arguments["BLOCK"]) for block in (64, 128)}
+    x = torch.zeros(N, device="cuda")
+    tuned(64, 128, hooks=hooks)[tuned_grid](x, N)
+    assert called == [64, 128, 64]  # trials, and the launch
+    called.clear()
+
+    def before(arguments: dict[str, Any], reset_only: bool = False) -> None:
+        called.append(("before", arguments["BLOCK"], reset_only))
+
+    def after(arguments: dict[str, Any], exception: Exception | None) -> None:
+        called.append(("after", arguments["BLOCK"], exception))
+
+    tuned(64, 128, pre_hook=before, post_hook=after)[tuned_grid](x, N)
+    trials = [(name, block, last) for block in (64, 128) for name, last in (("before", False), ("after", None))]
+    assert called == [*trials, ("before", 64, True)]
+
+
 def check_benchmark() -> None:
     x, y = vectors()
     out = torch.empty_like(x)
@@ -172,6 +245,58 @@ def check_host_memory_is_refused() -> None:
     out = torch.empty_like(x)
     add(x.cpu().pin_memory(), y, out)
     torch.testing.assert_close(out, x + y)
+
+
+def check_limits_of_a_launch() -> None:
+    x = torch.zeros(N, device="cuda")
+    for grid in ((1, 65536), (1, 1, 65536), (2**31,)):
+        assert refusal(lambda: kernels.increase[grid](x, 0, BLOCK=16), RuntimeError) == (  # noqa: B023
+            "Triton Error [CUDA]: invalid argument"
+        )
+    text = refusal(lambda: kernels.increase[GRID](x, N, BLOCK=BLOCK, num_warps=64))
+    assert "threads" in text
+    assert "Hardware limit: 1024" in text
+    big = torch.zeros(512 * 512, device="cuda")
+    assert "shared memory" in refusal(lambda: kernels.share[(1,)](big, SIZE=256))
+    assert x.eq(0).all()
+
+
+def check_a_cooperative_launch_must_fit_the_device() -> None:
+    x, most = torch.zeros(16, device="cuda"), 2 * cuda.get_device_properties().multi_processor_count
+    options = {"BLOCK": 16, "num_warps": 32, "launch_cooperative_grid": True}
+    kernels.increase[(most,)](x, 16, **options)
+    text = refusal(lambda: kernels.increase[(most + 1,)](x, 16, **options), RuntimeError)
+    assert text == "Triton Error [CUDA]: too many blocks in cooperative launch"
+    kernels.increase[(most + 1,)](x, 0, BLOCK=16, num_warps=32)
+    assert x.eq(1).all()
+
+
+def check_sizes_of_the_block() -> None:
+    out = torch.zeros(2, dtype=torch.int32, device="cuda")
+    for warps in (1, 8):
+        kernels.sizes[(1,)](out, num_warps=warps)
+        assert out.tolist() == [32 * warps, warps]
+
+
+def check_what_the_interpreter_does_not_have_is_refused_at_the_launch() -> None:
+    x = torch.zeros(64, device="cuda")
+    small = torch.zeros(32, 32, device="cuda", dtype=torch.float8_e5m2)
+    scale, out = torch.zeros(32, device="cuda", dtype=torch.uint8), torch.zeros(32, 32, device="cuda")
+    triton.set_allocator(lambda size, *_: torch.empty(size, device="cuda", dtype=torch.int8))
+    uses: dict[str, tuple[Callable[[], object], str]] = {
+        "scaled": (lambda: kernels.scaled[(1,)](small, small, scale, out), "dot_scaled"),
+        "mapped": (lambda: kernels.mapped[(1,)](x), "map_elementwise"),
+        "describe": (lambda: kernels.describe[(1,)](x), "an atomic operation of a tensor descriptor"),
+        "add_in_bfloat16": (lambda: kernels.add_in_bfloat16[(1,)](x.bfloat16()), "an atomic operation in bfloat16"),
+        "now": (lambda: kernels.now[(1,)](x), "inline_asm_elementwise"),
+        "grown": (lambda: gluon_kernels.grown[(1,)](x), "Gluon"),
+    }
+    for name, (work, what) in uses.items():
+        assert refusal(work, RuntimeError) == (
+            f"the simulated CUDA cannot run the kernel {name!r} of Triton: it uses {what}, which Triton's interpreter "
+            "does not have; run it on a GPU"
+        )
+    cuda.synchronize()  # the device has not failed
 
 
 def check_inline_assembly_is_refused_at_the_launch() -> None:

@@ -72,6 +72,62 @@ def expect(x):
 
 
 @triton.jit
+def increase(x, n, BLOCK: tl.constexpr):  # noqa: N803
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + places, tl.load(x + places, mask=places < n) + 1, mask=places < n)
+
+
+@triton.jit
+def sizes(out):
+    tl.store(out, tl.extra.cuda.num_threads())
+    tl.store(out + 1, tl.extra.cuda.num_warps())
+
+
+@triton.jit
+def share(x, SIZE: tl.constexpr):  # noqa: N803
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    value = tl.load(x + rows * SIZE + columns)
+    tl.store(x + rows * SIZE + columns, tl.dot(value, value))
+
+
+# What the interpreter does not have.
+
+
+@triton.jit
+def scaled(x, y, scale, out):
+    rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, 32)[None, :]
+    a, b = tl.load(x + rows * 32 + columns), tl.load(y + rows * 32 + columns)
+    scales = tl.load(scale + tl.arange(0, 32)[:, None])
+    tl.store(out + rows * 32 + columns, tl.dot_scaled(a, scales, "e5m2", b, scales, "e5m2"))
+
+
+@triton.jit
+def halved(x):
+    return x / 2
+
+
+@triton.jit
+def mapped(x):
+    tl.store(x + tl.arange(0, 32), tl.map_elementwise(halved, tl.load(x + tl.arange(0, 32))))
+
+
+@triton.jit
+def describe(x):
+    part = tl.make_tensor_descriptor(x, shape=[64], strides=[1], block_shape=[64])
+    part.atomic_add([0], part.load([0]))
+
+
+@triton.jit
+def add_in_bfloat16(x):
+    tl.atomic_add(x, tl.load(x))
+
+
+@triton.jit
+def now(x):
+    tl.store(x, tl.extra.cuda.globaltimer().to(tl.float32))
+
+
+@triton.jit
 def assembly(x):
     value = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(x)], dtype=tl.float32, is_pure=True, pack=1)
     tl.store(x, value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import math
 import os
 import re
 import subprocess
@@ -58,6 +59,8 @@ def launch(name: str, work: Callable[[], None], stream: int, accesses: Sequence[
 
 
 _MAX_THREADS, _REGISTERS, _WARP = 1024, 65536, 32  # of a block
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_BLOCKS = 32  # of a multiprocessor
 
 
 class _Utilities:
@@ -93,6 +96,12 @@ def _used_resources(kernel: bytes) -> dict[str, int]:
     return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
 
 
+def _run_once(call: Callable[[], object], quantiles: Sequence[float] = (0.5,)) -> list[float]:
+    call()
+    torch.cuda.synchronize()
+    return [0.0] * len(quantiles)
+
+
 class SimulatedDriver(CudaDriver):  # type: ignore[misc]
     """The driver of a process on simulated devices."""
 
@@ -100,6 +109,13 @@ class SimulatedDriver(CudaDriver):  # type: ignore[misc]
         GPUDriver.__init__(self)  # that of CUDA compiles a C module against libcuda
         self.utils = _Utilities()
         self.launcher_cls = Launcher
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """Return what measures a configuration for autotuning: times mean nothing here, so all are the same.
+
+        Autotuning then takes the first configuration that runs.
+        """
+        return _run_once
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         """Return what a benchmark clears before each call: a device here has no cache of its own."""
@@ -111,6 +127,7 @@ class Launcher:
 
     def __init__(self, src: Any, metadata: Any) -> None:
         self._kernel = interpreter.InterpretedKernel(src, metadata)
+        self._most_blocks = _resident_blocks(metadata) if metadata.launch_cooperative_grid else None
 
     def __call__(
         self,
@@ -129,11 +146,31 @@ class Launcher:
             enter_hook(launch_metadata)
         grid = (grid_x, grid_y, grid_z)
         if min(grid) > 0:
+            self._check_grid(*grid)
             call = self._kernel.bind(grid, arguments)
             known = accesses.find_accesses(call) if checks_races() else []
             launch(self._kernel.name, call, stream, known)
         if exit_hook is not None:
             exit_hook(launch_metadata)
+
+    def _check_grid(self, *grid: int) -> None:
+        """Raise RuntimeError with the words of Triton's launcher for a grid that CUDA refuses."""
+        if any(size > most for size, most in zip(grid, _MAX_GRID, strict=True)):
+            raise RuntimeError("Triton Error [CUDA]: invalid argument")
+        if self._most_blocks is not None and math.prod(grid) > self._most_blocks:
+            raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
+
+
+def _resident_blocks(metadata: Any) -> int:
+    """Return how many blocks of a kernel the device runs at once, as far as threads and shared memory limit them."""
+    properties: Any = torch.cuda.get_device_properties()
+    own_shared = 1024  # what the system takes of each block
+    of_processor = min(
+        _MAX_BLOCKS,
+        properties.max_threads_per_multi_processor // (metadata.num_warps * _WARP),
+        properties.shared_memory_per_multiprocessor // (metadata.shared + own_shared),
+    )
+    return int(properties.multi_processor_count * of_processor)
 
 
 def install() -> None:

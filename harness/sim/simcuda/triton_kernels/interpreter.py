@@ -17,9 +17,11 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -27,9 +29,11 @@ import numpy as np
 import torch
 import triton.language as tl
 from triton.compiler import ASTSource
+from triton.language.extra import cuda as cuda_language
 from triton.language.extra import libdevice as any_libdevice
 from triton.language.extra.cuda import libdevice
 from triton.runtime import interpreter as triton_interpreter
+from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -43,6 +47,13 @@ class KernelError(RuntimeError):
     """A kernel of Triton failed, or cannot run without a GPU."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Options(triton_interpreter.InterpreterOptions):  # type: ignore[misc]
+    """What a kernel can ask about its compilation."""
+
+    num_warps: int = 4
+
+
 class InterpretedKernel:
     """A compiled kernel, ready to run. Raise KernelError if the interpreter cannot run it."""
 
@@ -52,15 +63,15 @@ class InterpretedKernel:
                 f"the simulated CUDA cannot run the kernel {src.name!r} of Triton: it comes from a file of its "
                 "compiler, not from Python; run it on a GPU"
             )
+        _check_supported(src.fn, metadata.hash)
         self._fn: JITFunction[Any] = src.fn
         self.name: str = src.fn.__name__
         self._kinds = list(src.signature.values())
-        self._options = dataclasses.replace(
-            triton_interpreter.InterpreterOptions(),
+        self._options = _Options(
             debug=metadata.debug,
             sanitize_overflow=metadata.debug and metadata.sanitize_overflow,
+            num_warps=metadata.num_warps,
         )
-        _check_supported(self._fn)
 
     def bind(self, grid: tuple[int, int, int], arguments: Sequence[Any]) -> KernelCall:
         """Return a call with the values and addresses that the arguments have now."""
@@ -200,6 +211,7 @@ def _changes() -> list[_Change]:
     modules = FunctionType((lambda: None).__code__, {"tl": tl, "core": tl.core})
     scope = triton_interpreter._patch_lang(modules)
     triton_interpreter._patch_builtin(libdevice, triton_interpreter.interpreter_builder, scope)
+    triton_interpreter._patch_builtin(cuda_language, triton_interpreter.interpreter_builder, scope)
     for name, stub in inspect.getmembers(any_libdevice, inspect.isfunction):  # the same for any GPU
         if stub.__module__ == any_libdevice.__name__:
             scope.set_attr(any_libdevice, name, getattr(libdevice, name, stub))
@@ -284,25 +296,32 @@ def execute(call: KernelCall, ends: tuple[type[Exception], ...] = ()) -> None:
 # What the interpreter needs of the rest of Triton
 
 
-def _check_supported(fn: JITFunction[Any]) -> None:
-    """Raise KernelError if the kernel, or a function that it calls, uses what the interpreter does not have."""
-    seen: set[int] = set()
-    waiting = [fn]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        names, scope = {*one.fn.__code__.co_names, *one.fn.__code__.co_freevars}, _scope(one)
-        if missing := _UNSUPPORTED & names:
-            raise KernelError(
-                f"the simulated CUDA cannot run the kernel {fn.__name__!r} of Triton: {one.__name__!r} uses "
-                f"{', '.join(sorted(missing))}, which Triton's interpreter does not have; run it on a GPU"
-            )
-        waiting += [scope[name] for name in names if isinstance(scope.get(name), JITFunction)]
+#: Operations of Triton's compiler that the interpreter does not have, and their names in the language.
+_MISSING_OPERATIONS = {
+    r"tt\.elementwise_inline_asm": "inline_asm_elementwise",
+    r"tt\.dot_scaled": "dot_scaled",
+    r"tt\.map_elementwise": "map_elementwise",
+    r"tt\.descriptor_reduce": "an atomic operation of a tensor descriptor",
+    r"tt\.atomic_rmw .*bf16": "an atomic operation in bfloat16",
+}
 
 
-_UNSUPPORTED = {"inline_asm_elementwise", "dot_scaled", "map_elementwise"}
+def _check_supported(fn: JITFunction[Any], key: str) -> None:
+    """Raise KernelError if the kernel uses what the interpreter does not have.
+
+    `key`: that of the kernel in Triton's cache, which has what the compiler has made of it and of all that it calls.
+    """
+    if fn.is_gluon():
+        used = ["Gluon"]
+    else:
+        path = get_cache_manager(key).get_file(f"{fn.__name__[:150]}.ttir")
+        operations = Path(path).read_text(encoding="utf-8") if path is not None else ""
+        used = [name for pattern, name in _MISSING_OPERATIONS.items() if re.search(pattern, operations)]
+    if used:
+        raise KernelError(
+            f"the simulated CUDA cannot run the kernel {fn.__name__!r} of Triton: it uses {', '.join(used)}, which "
+            "Triton's interpreter does not have; run it on a GPU"
+        )
 
 
 def install() -> None:

@@ -117,13 +117,14 @@ CUresult launch_result(cudaError_t error) {
   return result(error == cudaErrorInvalidConfiguration ? cudaErrorInvalidValue : error);
 }
 
-CUresult launch(const void* handle, dim3 grid, dim3 block, unsigned shared, CUstream stream, void** given,
-                void** extra) {
+CUresult launch(const void* handle, dim3 grid, dim3 block, unsigned shared, CUstream stream, void** given, void** extra,
+                bool cooperative = false) {
   if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   return with_kernel(handle, [&](const SimcudaKernel& kernel) {
     std::vector<void*> arguments;
     if (const CUresult wrong = arguments_of(kernel, given, extra, arguments); wrong != CUDA_SUCCESS) return wrong;
-    return launch_result(cudaLaunchKernel(&kernel, grid, block, arguments.data(), shared, stream));
+    const auto call = cooperative ? &cudaLaunchCooperativeKernel : &cudaLaunchKernel;
+    return launch_result(call(&kernel, grid, block, arguments.data(), shared, stream));
   });
 }
 
@@ -229,7 +230,8 @@ DRIVER_API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid
                                               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                                               CUstream stream, void** arguments) {
   DRIVER_CALL({
-    return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream, arguments, nullptr);
+    return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream, arguments, nullptr,
+                  true);
   });
 }
 

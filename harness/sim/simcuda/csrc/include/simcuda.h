@@ -3,6 +3,7 @@
 
 #include <driver_types.h>
 
+#include <cstddef>
 #include <functional>
 
 extern "C" {
@@ -24,6 +25,10 @@ void simcudaFailDevice(int device, int error, const char* why);
 // Sets the value of a conditional node for the rest of the running replay. Call it from work that runs in a replay;
 // elsewhere it has no effect.
 void simcudaSetConditional(unsigned long long handle, unsigned value);
+
+// Whether the host may not use device memory (SIMCUDA_CHECK=memory). Reads some of it in spite of that.
+int simcudaGuardsMemory();
+void simcudaReadMemory(void* to, const void* from, std::size_t bytes);
 
 int simcudaThreadCount();           // threads that the runtime has started in this process
 int simcudaIsInitialized();         // whether a call has reached the driver: a child forked after that cannot use CUDA

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "../include/simcuda.h"
 #include "../include/simcuda_races.h"
 #include "../include/simcuda_shared.h"
 #include "communicator.h"
@@ -82,8 +83,8 @@ void Communicator::launch(std::vector<Call> calls, cudaStream_t stream) {
   for (Call& call : calls) {
     if (const std::size_t bytes = input_elements(call) * size_of(call.type);
         bytes > 0 && strikes(Fault::collective_early)) {
-      const auto* const data = static_cast<const char*>(call.from);
-      call.early.assign(data, data + bytes);
+      call.early.resize(bytes);
+      simcudaReadMemory(call.early.data(), call.from, bytes);
     }
   }
   made->communicator = shared_from_this();

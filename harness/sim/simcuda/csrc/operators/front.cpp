@@ -123,6 +123,15 @@ at::Tensor make_strided(c10::DeviceIndex device, at::IntArrayRef sizes, at::IntA
   return at::Tensor(at::detail::empty_strided_cuda(sizes, strides, dtype, c10::Device(kDevice, device)));
 }
 
+c10::DataPtr on_host(const c10::Storage& storage) {
+  if (simcudaGuardsMemory() == 0) {
+    return {storage.mutable_data(), c10::Device(c10::kCPU)};
+  }
+  c10::DataPtr copy = c10::GetAllocator(c10::kCPU)->allocate(storage.nbytes());
+  simcudaReadMemory(copy.get(), storage.data(), storage.nbytes());
+  return copy;
+}
+
 void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
   const std::size_t bytes = at::detail::computeStorageNbytes(sizes, strides, tensor.element_size(),
                                                              static_cast<std::size_t>(tensor.storage_offset()));

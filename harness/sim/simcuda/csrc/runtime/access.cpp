@@ -7,11 +7,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 
 #include "device.h"
 #include "pages.h"
 #include "races.h"
+#include "rights.h"
 
 namespace simcuda {
 
@@ -53,6 +55,16 @@ bool served(const siginfo_t& info, bool write) {
   return false;
 }
 
+// The program itself uses device memory. Runs outside of the handler, on the stack of the access: the handler's own may
+// be too small for Python's frames.
+thread_local bool host_writes = false;
+[[noreturn]] void end_by_host_access() {
+  races::report_host_access(host_writes);
+  sigaction(SIGSEGV, &before, nullptr);
+  raise(SIGSEGV);
+  std::abort();
+}
+
 // Whether the access that failed was a write. Where the processor's word is not known, it counts as a read.
 bool is_write(const void* context) {
 #if defined(__x86_64__)
@@ -81,7 +93,23 @@ bool leave_by_exit(int signal, void* context) {
 
 namespace {
 
+// Makes the thread leave the handler for `end_by_host_access`, as if the instruction had called it.
+bool leave_for_report(void* context) {
+#if defined(__x86_64__)
+  constexpr greg_t red_zone = 128;
+  host_writes = is_write(context);
+  auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  registers[REG_RSP] = (registers[REG_RSP] - red_zone) / 16 * 16 - 8;
+  *reinterpret_cast<greg_t*>(registers[REG_RSP]) = registers[REG_RIP];
+  registers[REG_RIP] = reinterpret_cast<greg_t>(&end_by_host_access);
+  return true;
+#else
+  return false;
+#endif
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
+  if (signal == SIGSEGV && is_refused(*info) && leave_for_report(context)) return;
   if (signal == SIGSEGV && served(*info, is_write(context))) return;
   if (leave_by_exit(signal, context)) return;
   // For any other fault, restores the previous handler, which the repeated access then reaches.

@@ -15,6 +15,7 @@
 #include "error.h"
 #include "ledger.h"
 #include "pages.h"
+#include "rights.h"
 
 namespace simcuda {
 
@@ -50,7 +51,7 @@ Arena::Arena(Device& device)
     throw Error(cudaErrorMemoryAllocation);
   }
   gaps_[0] = span_;
-  mprotect(base_, span_, PROT_NONE);
+  protect_device_memory(base_, span_, PROT_NONE);
   watch_accesses(base_, span_, device_);
 }
 

@@ -15,6 +15,7 @@
 #include "handles.h"
 #include "ipc_event.h"
 #include "ledger.h"
+#include "memory_check.h"
 #include "process.h"
 
 namespace simcuda {
@@ -128,6 +129,7 @@ cudaError_t Exec::launch(Stream& stream) {
                      }
                    },
                    nullptr});
+  races::Conflicts conflicts;
   std::size_t begin = 0;
   const auto flush = [&](std::size_t end, std::shared_ptr<Mark> mark) {
     Work work;
@@ -144,6 +146,17 @@ cudaError_t Exec::launch(Stream& stream) {
     static const std::vector<races::Access> none;
     replay.node(i, step.needs, step.enabled ? step.operation.accesses : none, step.operation.origin);
     if (step.operation.unknown && step.enabled) races::assume_all_written();
+    if (step.type == cudaGraphNodeTypeKernel && step.enabled) {
+      Device& user = simcuda::device(step.device);
+      const races::Accessor accessor{step.operation.origin, user.index, stream.id(), true};
+      const cudaError_t refused = refused_accesses(user, step.operation.accesses, accessor, conflicts);
+      if (refused != cudaSuccess) {
+        flush(i, nullptr);
+        items.push_back({nullptr, [&user, refused] { user.fail(refused, "SIMCUDA_CHECK=memory"); }, nullptr});
+        begin = i + 1;
+        continue;
+      }
+    }
     if (step.operation.begin && step.enabled) {
       flush(i, nullptr);
       auto begun = std::make_shared<Mark>();
@@ -175,7 +188,8 @@ cudaError_t Exec::launch(Stream& stream) {
     }
     begin = i + 1;
   }
-  const auto conflicts = replay.finish();
+  const races::Conflicts of_order = replay.finish();
+  conflicts.insert(conflicts.end(), of_order.begin(), of_order.end());
   last_ = std::make_shared<Mark>();
   races::record(stream.timeline(), *last_);
   flush(program->size(), nullptr);

@@ -24,6 +24,7 @@
 #include "device.h"
 #include "pages.h"
 #include "races.h"
+#include "rights.h"
 #include "simcuda_ledger.h"
 
 using namespace simcuda;
@@ -80,6 +81,7 @@ char* map(const Name& name) {
                             static_cast<off_t>(name.offset));
   close(file);
   check(memory != MAP_FAILED, cudaErrorMapBufferObjectFailed);
+  protect_device_memory(memory, round_up(name.size, page_size), PROT_READ | PROT_WRITE);
   return static_cast<char*>(memory);
 }
 

@@ -1,6 +1,7 @@
 // The interface: kernel launches, and queries of kernels and variables in modules.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "context.h"
 #include "device.h"
 #include "kernels.h"
+#include "properties.h"
 #include "stream.h"
 
 using namespace simcuda;
@@ -24,20 +26,37 @@ struct Configuration {
 
 thread_local std::vector<Configuration> configurations;
 
-constexpr unsigned most_threads = 1024;
+constexpr unsigned most_threads = 1024, most_blocks_in_x = 0x7fffffff;
+
+// How many blocks of a kernel run on a multiprocessor at once, as on an H100. Registers are not counted.
+int resident_blocks(unsigned threads, std::size_t shared) {
+  constexpr std::size_t most = 32, most_resident_threads = 2048, warp = 32, all_shared = 233472, own_shared = 1024;
+  if (threads == 0 || threads > most_threads) return 0;
+  std::size_t blocks = std::min(most, most_resident_threads / ((threads + warp - 1) / warp * warp));
+  if (shared > 0) blocks = std::min(blocks, all_shared / (shared + own_shared));
+  return static_cast<int>(blocks);
+}
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t shared,
-                   cudaStream_t handle) {
+                   cudaStream_t handle, bool cooperative = false) {
   check(function != nullptr, cudaErrorInvalidDeviceFunction);
   const auto stream = find_stream(handle);
   // CUDA Programming Guide, "Stream and Event Behavior": a launch fails if the stream does not belong to the current
   // device.
   check(&stream->device() == &current_device(), cudaErrorInvalidResourceHandle);
   const auto filled = [](dim3 size) { return size.x > 0 && size.y > 0 && size.z > 0; };
-  check(filled(grid) && filled(block) && grid.y <= 65535 && grid.z <= 65535 && block.z <= 64 &&
-            static_cast<unsigned long long>(block.x) * block.y * block.z <= most_threads,
+  check(filled(grid) && filled(block) && grid.x <= most_blocks_in_x && grid.y <= 65535 && grid.z <= 65535 &&
+            block.z <= 64 && static_cast<unsigned long long>(block.x) * block.y * block.z <= most_threads,
         cudaErrorInvalidConfiguration);
   check(shared <= 232448);
+  if (cooperative) {
+    const unsigned long long blocks = static_cast<unsigned long long>(grid.x) * grid.y * grid.z;
+    const int of_processor =
+        resident_blocks(block.x * block.y * block.z, shared + kernel_limits(function).static_shared);
+    const int processors = attribute_of(stream->device(), cudaDevAttrMultiProcessorCount);
+    check(blocks <= static_cast<unsigned long long>(of_processor) * static_cast<unsigned>(processors),
+          cudaErrorCooperativeLaunchTooLarge);
+  }
   auto operation = kernel_operation(function, grid, block, shared, arguments);
   if (!operation) return cudaErrorNotSupported;
   return submit(*stream, std::move(*operation));
@@ -84,14 +103,20 @@ SIMCUDA_EXPORT cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim
 
 SIMCUDA_EXPORT cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
                                                        size_t shared, cudaStream_t stream) {
-  SIMCUDA_CALL(device, { return launch(function, grid, block, arguments, shared, stream); });
+  SIMCUDA_CALL(device, { return launch(function, grid, block, arguments, shared, stream, true); });
 }
 
 SIMCUDA_EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                                void** arguments) {
   SIMCUDA_CALL(device, {
     check(config != nullptr);
-    return launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream);
+    const auto* const attributes = config->attrs;
+    const bool cooperative =
+        std::any_of(attributes, attributes + config->numAttrs, [](const cudaLaunchAttribute& attribute) {
+          return attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
+        });
+    return launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream,
+                  cooperative);
   });
 }
 
@@ -156,9 +181,7 @@ SIMCUDA_EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlag
                                                                                   size_t shared, unsigned) {
   SIMCUDA_CALL(device, {
     check(blocks != nullptr && size > 0);
-    int most = 2048 / ((size + 31) / 32 * 32);
-    if (shared > 0) most = std::min(most, static_cast<int>(233472 / (shared + 1024)));
-    *blocks = size > static_cast<int>(most_threads) ? 0 : std::min(most, 32);
+    *blocks = resident_blocks(static_cast<unsigned>(size), shared);
   });
 }
 

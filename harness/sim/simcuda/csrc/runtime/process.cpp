@@ -71,6 +71,7 @@ work::Pool& pool() {
   static auto* const pool = [] {
     auto* const made = new work::Pool("simcuda", threads);
     made->set_order(wanted_order());
+    made->at_start(&allow_device_memory);
     return made;
   }();
   return *pool;

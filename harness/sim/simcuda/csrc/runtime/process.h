@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../../../softdevice/csrc/core/queue.h"
+#include "rights.h"
 
 namespace simcuda {
 
@@ -19,7 +20,8 @@ bool in_use();  // whether the program itself has used a device through the runt
 // The threads that serve all streams. Queued work is dropped when the process ends.
 work::Pool& pool();
 
-// A thread of the pool runs a callback of the program: calls of CUDA from it fail with cudaErrorNotPermitted.
+// A thread of the pool runs a callback of the program: calls of CUDA from it fail with cudaErrorNotPermitted, and it
+// may not use device memory.
 class InHostFunction {
  public:
   InHostFunction();
@@ -27,6 +29,9 @@ class InHostFunction {
   InHostFunction(const InHostFunction&) = delete;
   InHostFunction& operator=(const InHostFunction&) = delete;
   static bool now();
+
+ private:
+  const DeviceMemoryRight right_{false};
 };
 
 }  // namespace simcuda

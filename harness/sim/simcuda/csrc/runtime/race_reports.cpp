@@ -64,12 +64,12 @@ std::string described(const Accessor& accessor, const std::string& frames) {
 std::string advice(const Conflict& conflict) {
   const Accessor &earlier = conflict.earlier, &later = conflict.later;
   const std::string first = place_of(earlier), second = place_of(later);
+  if (conflict.kind == Conflict::Kind::refused) return conflict.instead;
   if (later.device == the_host) {
     return "the host does not wait for " + first +
            ": a synchronisation with it, or with an event recorded there after " + earlier.origin->name +
            ", is missing";
   }
-  if (conflict.kind == Conflict::Kind::refused) return conflict.instead;
   if (conflict.kind == Conflict::Kind::unwritten) {
     return "nothing has written them since the tensor was allocated: fill it, or do not read it";
   }
@@ -169,7 +169,7 @@ void report(const Conflicts& conflicts) {
     const std::string kind = kind_of(conflict);
     const std::string key = kind + '\n' + earlier.origin->name + '\n' + first + later.origin->name + '\n' + second;
     const std::string use = later.origin->name + std::string(later.writes ? " writes " : " reads ") +
-                            std::to_string(conflict.bytes) + " bytes ";
+                            std::to_string(conflict.bytes) + (conflict.bytes == 1 ? " byte " : " bytes ");
     std::string text = use + what_of(conflict) + "\n";
     if (conflict.kind == Conflict::Kind::unordered || conflict.kind == Conflict::Kind::reused) {
       text += described(earlier, first);

@@ -250,6 +250,13 @@ bool serve_access(const void* address, bool write, bool of_work) {
   return true;
 }
 
+void report_host_access(bool write) {
+  const auto site = sites().gather != nullptr ? sites().gather() : nullptr;
+  const Accessor host{std::make_shared<const Origin>(Origin{"the host", site}), the_host, 0, false, write};
+  report({{host, host, Conflict::Kind::refused, 1, "of device memory",
+           "the host reaches it by copies alone, such as Tensor.cpu() and cudaMemcpy"}});
+}
+
 std::shared_ptr<const Origin> origin(const char* name) {
   if (!enabled()) return nullptr;
   if (const auto before_work = sites().before_work) before_work();

@@ -65,6 +65,9 @@ char* for_work(char* address);
 // one of work, which has its order.
 bool serve_access(const void* address, bool write, bool of_work);
 
+// The calling thread of the program uses device memory, which ends the process on a GPU.
+void report_host_access(bool write);
+
 std::shared_ptr<const Origin> origin(const char* name);
 // The work begins after all that the timeline and the host know.
 Conflicts access(Timeline& timeline, const std::vector<Access>& accesses, std::shared_ptr<const Origin> origin);

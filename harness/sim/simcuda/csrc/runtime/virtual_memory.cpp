@@ -25,6 +25,7 @@
 #include "driver_call.h"
 #include "pages.h"
 #include "pools.h"
+#include "rights.h"
 #include "simcuda_driver.h"
 
 using namespace simcuda;
@@ -226,6 +227,7 @@ SIMCUDA_EXPORT CUresult simcudaMemMap(CUdeviceptr address, size_t size, size_t o
       remove_allocation(base, {Allocation::Kind::mapped});
       throw Error(cudaErrorMemoryAllocation);
     }
+    protect_device_memory(base, size, PROT_NONE);
     madvise(base, size, MADV_DONTFORK);
     virtual_memory().mappings[base] = {size, physical};
   });

@@ -53,6 +53,9 @@ Stream current_stream(c10::DeviceIndex device);
 // Allocates memory at the call. Its contents are undefined until work of the stream writes them.
 at::Tensor make_strided(c10::DeviceIndex device, at::IntArrayRef sizes, at::IntArrayRef strides, c10::ScalarType dtype);
 
+// Returns the storage's bytes for the host, which may use the memory itself.
+inline c10::DataPtr on_host(const c10::Storage& storage) { return {storage.mutable_data(), c10::Device(c10::kCPU)}; }
+
 // Sets the tensor's sizes and strides, and grows its storage if it is too small.
 void resize_to(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 

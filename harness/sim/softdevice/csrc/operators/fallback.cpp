@@ -32,8 +32,8 @@ at::Tensor over(const c10::Storage& storage, c10::DispatchKey key, const at::Ten
   return result;
 }
 
-// Converts arguments to tensors on the CPU, and results back. Read-only arguments alias the device's memory. Written
-// arguments are copied, since the operator may resize them.
+// Converts arguments to tensors on the CPU, and results back. Read-only arguments use the device's memory, or a copy.
+// Written arguments are always copied, since the operator may resize them.
 class Crossing {
  public:
   at::Tensor lend(const at::Tensor& tensor, bool written) {
@@ -94,9 +94,8 @@ class Crossing {
         return host;
       }
     }
-    c10::Storage host(c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), original.nbytes(),
-        c10::DataPtr(original.mutable_data(), c10::Device(c10::kCPU)), nullptr, false));
+    c10::Storage host(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), original.nbytes(),
+                                                            on_host(original), nullptr, false));
     storages_.emplace_back(original, host);
     return host;
   }
