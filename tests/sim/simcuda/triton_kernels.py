@@ -30,9 +30,10 @@ def softmax(x, out, n, BLOCK: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def product(x, y, out, SIZE: tl.constexpr):  # noqa: N803
+def product(x, y, out, SIZE: tl.constexpr, PRECISION: tl.constexpr = None):  # noqa: N803
     rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
-    value = tl.dot(tl.load(x + rows * SIZE + columns), tl.load(y + rows * SIZE + columns))
+    left, right = tl.load(x + rows * SIZE + columns), tl.load(y + rows * SIZE + columns)
+    value = tl.dot(left, right, input_precision=PRECISION)
     tl.store(out + rows * SIZE + columns, value.to(out.dtype.element_ty))
 
 

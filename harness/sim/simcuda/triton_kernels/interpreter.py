@@ -59,6 +59,7 @@ class InterpretedKernel:
             triton_interpreter.InterpreterOptions(),
             debug=metadata.debug,
             sanitize_overflow=metadata.debug and metadata.sanitize_overflow,
+            allowed_dot_input_precisions=tuple(metadata.allowed_dot_input_precisions),
         )
         _check_supported(self._fn)
 
