@@ -62,6 +62,13 @@ def check_bfloat16() -> None:
     torch.testing.assert_close(out, torch.where(x > y, x * y + 1.5, x - y))
 
 
+def check_sums_in_bfloat16() -> None:
+    x = torch.randn(8, 64, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty(8, device="cuda", dtype=torch.bfloat16)
+    kernels.sums[(8,)](x, out, BLOCK=64)
+    torch.testing.assert_close(out, x.sum(-1))
+
+
 def check_libdevice() -> None:
     x = torch.linspace(-1, 1, 64, device="cuda")
     out = torch.empty_like(x)

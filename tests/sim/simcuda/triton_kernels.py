@@ -30,6 +30,12 @@ def softmax(x, out, n, BLOCK: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
+def sums(x, out, BLOCK: tl.constexpr):  # noqa: N803
+    row = tl.program_id(0)
+    tl.store(out + row, tl.sum(tl.load(x + row * BLOCK + tl.arange(0, BLOCK))))
+
+
+@triton.jit
 def product(x, y, out, SIZE: tl.constexpr, PRECISION: tl.constexpr = None):  # noqa: N803
     rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
     left, right = tl.load(x + rows * SIZE + columns), tl.load(y + rows * SIZE + columns)
