@@ -1,12 +1,13 @@
 """PyTorch's own tests, which are independent of this project, on the simulated CUDA: passes, and reasons for failures.
 
-    python -m benchmarks.upstream [FILE...] [--source FOLDER] [--results FOLDER] [--output TABLE.md]
+    python -m benchmarks.upstream [FILE...] [--check races] [--source FOLDER] [--results FOLDER] [--output TABLE.md]
     python -m benchmarks.upstream --tabulate --results FOLDER
 
 FILE is one of the files below, such as `test_cuda.py`; by default all of them, one run of the harness after the other.
 The tests come from Debian's source package of PyTorch, by apt, or from a checkout (`--source`). They stay in a cache
 folder outside the repository. Needs a CUDA build of torch, as everything on the simulated CUDA does. Of files that
-would take long, only a part of the tests runs, chosen by a hash of their names; the table says which.
+would take long, only a part of the tests runs, chosen by a hash of their names; the table says which. With
+`--check races`, tests that use memory without an order between their streams are `raced`.
 
 Prints the table, the explained and unexplained failures, and the most common causes, as Markdown. The exit status is 1
 if a failure is not explained, or if no test of a file could be collected.
@@ -143,6 +144,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, metavar="FOLDER", default=Path("upstream-results"))
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables there too")
     parser.add_argument("--device", default="simcuda", help="as for the harness (default: %(default)s)")
+    parser.add_argument("--check", choices=("races",), help="races: check the order of work (--race-check=on)")
     parser.add_argument("--memory", default="4GiB", help="of each simulated device (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="default: %(default)s")
     parser.add_argument("--case-timeout", type=int, default=600, metavar="SECONDS", help="default: %(default)s")
@@ -195,7 +197,7 @@ def _run(file: File, source: Path, options: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "pytest", f"test/{file.name}", *file.options]
     command += ["-p", "harness.plugin", "-p", "no:cacheprovider", "--noconftest", f"--device={options.device}"]
     command += [f"-n{options.workers}", "--leak-check=off", f"--case-timeout={options.case_timeout}"]
-    command += ["--seed=1", f"--results-dir={folder}"]
+    command += ["--seed=1", f"--race-check={'on' if options.check else 'off'}", f"--results-dir={folder}"]
     machine = {"SIMCUDA_DEVICE_MEMORY": options.memory, "SIMCUDA_DEVICE_COUNT": str(file.devices)}
     environment = {**machine, **os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))

@@ -25,6 +25,7 @@ class Why(StrEnum):
     SILICON = "silicon"  # only a GPU can do it
     SIMULATOR = "simulator"  # the simulation lacks it, or is wrong
     MACHINE = "machine"  # it lacks something unrelated to GPUs, such as a network
+    RACED = "raced"  # the test, or torch, leaves out an order between streams; the check for races says that
 
 
 class Kind(StrEnum):
@@ -36,6 +37,7 @@ class Kind(StrEnum):
     SILICON = "silicon"
     SIMULATOR = "simulator"
     MACHINE = "machine"
+    RACED = "raced"
     UNEXPLAINED = "unexplained"
 
 
@@ -74,6 +76,9 @@ class Explanation:
         return fnmatch.fnmatchcase(case.test, self.tests) and self.torch.contains(case.torch, prereleases=True)
 
     def explains(self, case: Case) -> bool:
+        """Return whether it is the reason for the outcome. Only a reason for races explains one, and nothing else."""
+        if (self.why is Why.RACED) is not (case.outcome is Outcome.RACED):
+            return False
         return self.is_about(case) and re.search(self.message, case.message) is not None
 
 
@@ -186,11 +191,16 @@ def causes(cases: Iterable[Case], known: Sequence[Explanation]) -> list[tuple[st
 
 
 def unused(known: Sequence[Explanation], cases: Sequence[Case]) -> tuple[Explanation, ...]:
-    """Return the explanations of these cases that explain no failure: the test passes, or fails in another way."""
+    """Return the explanations of these cases that explain no failure: the test passes, or fails in another way.
+
+    Those of races only if something raced: most runs do not look for races.
+    """
+    checked = any(case.outcome is Outcome.RACED for case in cases)
     return tuple(
         each
         for each in known
-        if any(each.is_about(case) for case in cases)
+        if (checked or each.why is not Why.RACED)
+        and any(each.is_about(case) for case in cases)
         and not any(kind(case, [each]) is Kind(str(each.why)) for case in cases)
     )
 

@@ -17,6 +17,7 @@ from harness.core.outcome import Outcome
 _KNOWN = (
     Explanation("test_a.py::T::test_old*", "has no attribute", Why.TORCH_CHANGED, "the name is gone"),
     Explanation("test_a.py::*", "NCCL", Why.SILICON, "it computes on the device"),
+    Explanation("test_a.py::T::test_race", "", Why.RACED, "it does not wait"),
 )
 
 
@@ -36,6 +37,9 @@ def _case(test: str, outcome: Outcome, message: str, torch: str = "2.13.0+cu130"
         ("test_a.py::T::test_old_name", Outcome.FAILED, "1 != 2", Kind.UNEXPLAINED),
         ("test_a.py::T::test_new", Outcome.CRASHED, "NCCL Error 1", Kind.SILICON),
         ("test_b.py::T::test_new", Outcome.FAILED, "NCCL Error 1", Kind.UNEXPLAINED),
+        ("test_a.py::T::test_race", Outcome.RACED, "in no order", Kind.RACED),
+        ("test_a.py::T::test_race", Outcome.FAILED, "1 != 2", Kind.UNEXPLAINED),
+        ("test_a.py::T::test_new", Outcome.RACED, "NCCL, in no order", Kind.UNEXPLAINED),
         ("test_a.py::T::test_new", Outcome.TIMEOUT, "did not finish", Kind.UNEXPLAINED),
         ("test_a.py::T::test_new", Outcome.NOT_RUN, "the run ended", Kind.UNEXPLAINED),
         ("test_a.py::T::test_new", Outcome.LOST, "never finished", Kind.UNEXPLAINED),
@@ -46,7 +50,7 @@ def test_the_class_of_a_test(test: str, outcome: Outcome, message: str, expected
 
 
 def _row(passed: int, skipped: int = 0, changed: int = 0, silicon: int = 0) -> Row:
-    counts = [passed, skipped, changed, silicon, 0, 0, 0]
+    counts = [passed, skipped, changed, silicon, 0, 0, 0, 0]
     return Row("test_a.py", dict(zip(Kind, counts, strict=True)))
 
 
@@ -74,7 +78,7 @@ def test_rows_are_files_and_the_table_has_their_titles() -> None:
     text = table.markdown(table.rows(cases, _KNOWN), {"test_a.py": "test_a.py, part 1/2", "test_b.py": "test_b.py"})
 
     assert [line.split(" | ")[0] for line in text.splitlines()[2:]] == ["| test_a.py, part 1/2", "| test_b.py"]
-    assert text.splitlines()[2] == "| test_a.py, part 1/2 | 2 | 1 |  | 1 |  |  |  |  | 100.0 |"
+    assert text.splitlines()[2] == "| test_a.py, part 1/2 | 2 | 1 |  | 1 |  |  |  |  |  | 100.0 |"
 
 
 def test_causes_are_alike_but_for_numbers_and_the_commonest_is_first() -> None:
@@ -94,6 +98,14 @@ def test_an_explanation_that_explains_nothing_is_reported_if_its_tests_ran() -> 
 
     assert table.unused(_KNOWN, [passed, failed]) == _KNOWN[:1]
     assert table.unused(_KNOWN, [_case("test_b.py::T::test_new", Outcome.PASSED, "")]) == ()
+
+
+def test_an_explanation_of_a_race_is_not_reported_in_a_run_without_the_check() -> None:
+    passed = _case("test_a.py::T::test_race", Outcome.PASSED, "")
+    raced = _case("test_b.py::T::test_1", Outcome.RACED, "in no order")
+
+    assert table.unused(_KNOWN[2:], [passed]) == ()
+    assert table.unused(_KNOWN[2:], [passed, raced]) == _KNOWN[2:]
 
 
 def test_a_file_that_could_not_be_collected_is_reported() -> None:
@@ -133,7 +145,7 @@ def test_an_explanation_is_about_some_releases_of_torch(torch: str, expected: Ki
         ),
         (
             [{"tests": "a", "message": "", "why": "fate", "reason": "b"}],
-            "explanation 1: why 'fate', expected one of torch changed, silicon, simulator, machine",
+            "explanation 1: why 'fate', expected one of torch changed, silicon, simulator, machine, raced",
         ),
         (
             [{"tests": "a", "message": "(", "why": "silicon", "reason": "b"}],

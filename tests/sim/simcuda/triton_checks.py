@@ -48,11 +48,26 @@ def check_products() -> None:
         torch.testing.assert_close(out, (x.float() @ y.float()).to(dtype))
 
 
+def check_products_in_each_precision() -> None:
+    for precision in ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6"):
+        x, y = torch.randn(2, 16, 16, device="cuda")
+        out = torch.empty_like(x)
+        kernels.product[(1,)](x, y, out, SIZE=16, PRECISION=precision)
+        torch.testing.assert_close(out, x @ y)
+
+
 def check_bfloat16() -> None:
     x, y = vectors(dtype=torch.bfloat16, n=256)
     out = torch.empty_like(x)
     kernels.choose[(1,)](x, y, out, BLOCK=256)
     torch.testing.assert_close(out, torch.where(x > y, x * y + 1.5, x - y))
+
+
+def check_sums_in_bfloat16() -> None:
+    x = torch.randn(8, 64, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty(8, device="cuda", dtype=torch.bfloat16)
+    kernels.sums[(8,)](x, out, BLOCK=64)
+    torch.testing.assert_close(out, x.sum(-1))
 
 
 def check_libdevice() -> None:

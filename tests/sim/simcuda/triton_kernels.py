@@ -30,9 +30,16 @@ def softmax(x, out, n, BLOCK: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def product(x, y, out, SIZE: tl.constexpr):  # noqa: N803
+def sums(x, out, BLOCK: tl.constexpr):  # noqa: N803
+    row = tl.program_id(0)
+    tl.store(out + row, tl.sum(tl.load(x + row * BLOCK + tl.arange(0, BLOCK))))
+
+
+@triton.jit
+def product(x, y, out, SIZE: tl.constexpr, PRECISION: tl.constexpr = None):  # noqa: N803
     rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
-    value = tl.dot(tl.load(x + rows * SIZE + columns), tl.load(y + rows * SIZE + columns))
+    left, right = tl.load(x + rows * SIZE + columns), tl.load(y + rows * SIZE + columns)
+    value = tl.dot(left, right, input_precision=PRECISION)
     tl.store(out + rows * SIZE + columns, value.to(out.dtype.element_ty))
 
 

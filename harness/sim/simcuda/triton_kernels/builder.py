@@ -144,6 +144,14 @@ class Builder(triton_interpreter.InterpreterBuilder):  # type: ignore[misc]
         return triton_interpreter.TensorHandle(np.asarray(value).astype(_numpy_type(dtype)), dtype.scalar)
 
 
+def _sum(operation: Any, values: Any) -> Any:
+    """Replace the interpreter's sum, which would add the bits."""
+    total = np.sum(_widened(values.handle), axis=operation.axis, keepdims=operation.keep_dims)
+    if _is_bfloat16(values.handle):
+        total = rounded(total).reshape(np.shape(total))
+    return operation.to_tensor(total, values.dtype)
+
+
 def _numpy_type(dtype: Any) -> Any:
     return triton_interpreter._get_np_dtype(dtype)
 
@@ -154,6 +162,7 @@ def _result(values: Any) -> Any:
 
 
 def install() -> None:
-    """Make it the builder of the interpreter."""
+    """Make it the builder of the interpreter, and `_sum` its sum."""
     triton_interpreter.interpreter_builder = Builder()
+    triton_interpreter.ReduceOps.sum = _sum
     triton_interpreter.interpreter_semantic = triton_interpreter.TritonSemantic(triton_interpreter.interpreter_builder)

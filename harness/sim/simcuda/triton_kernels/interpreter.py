@@ -71,6 +71,7 @@ class InterpretedKernel:
             debug=metadata.debug,
             sanitize_overflow=metadata.debug and metadata.sanitize_overflow,
             num_warps=metadata.num_warps,
+            allowed_dot_input_precisions=tuple(metadata.allowed_dot_input_precisions),
         )
 
     def bind(self, grid: tuple[int, int, int], arguments: Sequence[Any]) -> KernelCall:
