@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from ..streams.busy import calibrate, sleep_on
 from ._torch_private import growth_tracker
 from .training import FUSED, push, weight
 
@@ -332,6 +333,37 @@ def test_fused_optimizer_step_skipped_for_found_inf_does_not_count(
     assert good.keys() == after.keys()
     for name, value in good.items():
         assert torch.equal(after[name], value), name
+
+
+@pytest.mark.requires(device="cuda")
+@WITH_FUSED
+@pytest.mark.races("torch reads the copy of the flag before it is done")
+@pytest.mark.xfail(
+    raises=AssertionError,
+    reason="GradScaler.step copies found_inf to the device of the scale with non_blocking=True, and the CPU adds it up "
+    "without a wait (torch/amp/grad_scaler.py)",
+)
+def test_gradscaler_step_skips_an_overflow_behind_pending_work(
+    device: torch.device, make: Callable[..., torch.optim.Optimizer]
+) -> None:
+    """`step` of a fused optimizer changes no weight if a gradient is infinite, also while earlier work is pending.
+
+    The scale is on the device of the first loss that was scaled, here the CPU.
+    """
+    x = weight(device)
+    x.grad = torch.full_like(x, INF)
+    optimiser = make([x], lr=1.0, fused=True)
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0)
+    scaler.scale(torch.ones(()))
+    calibrate(device)
+    block = torch.zeros(1, pin_memory=True)  # the copy of the flag reuses it
+    del block
+    torch.accelerator.synchronize(device)
+
+    sleep_on(torch.accelerator.current_stream(device))
+    scaler.step(optimiser)
+
+    assert x.tolist() == [1.0] * 4
 
 
 # ---- whole training runs ----
