@@ -156,9 +156,14 @@ class Launcher:
     def _check_grid(self, *grid: int) -> None:
         """Raise RuntimeError with the words of Triton's launcher for a grid that CUDA refuses."""
         if any(size > most for size, most in zip(grid, _MAX_GRID, strict=True)):
-            raise RuntimeError("Triton Error [CUDA]: invalid argument")
-        if self._most_blocks is not None and math.prod(grid) > self._most_blocks:
-            raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
+            raise RuntimeError(
+                f"Triton Error [CUDA]: invalid argument (the simulated CUDA: a grid of {grid}, at most {_MAX_GRID})"
+            )
+        if self._most_blocks is not None and (blocks := math.prod(grid)) > self._most_blocks:
+            raise RuntimeError(
+                f"Triton Error [CUDA]: too many blocks in cooperative launch (the simulated CUDA: {blocks}, at most "
+                f"{self._most_blocks})"
+            )
 
 
 def _resident_blocks(metadata: Any) -> int:
